@@ -248,7 +248,7 @@ def test_a_member_without_its_journal_joins_again(tmp_path: Path) -> None:
             assert await commit(nodes["B"], 1) == 3
 
     asyncio.run(main())
-    assert (tmp_path / "B" / "set-aside").is_dir()
+    assert (tmp_path / "B" / "attic").is_dir()
 
 
 def test_who_lost_its_journal_waits_for_a_member_that_may_have_the_log(tmp_path: Path) -> None:

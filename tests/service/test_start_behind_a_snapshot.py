@@ -111,4 +111,4 @@ def test_a_reset_node_goes_on(tmp_path: Path) -> None:
     assert journal.read_segments(end, 100)[-1].last == later
     assert journal.load(1_000_000).kept_after == end
     journal.close()
-    assert (tmp_path / "B" / "set-aside" / "synchronized_queue-1").is_dir()
+    assert (tmp_path / "B" / "attic" / "queue-1" / "content").is_dir()

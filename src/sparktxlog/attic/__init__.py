@@ -6,6 +6,8 @@ Kinds of entries (`attic.Kind`):
     rows      rows that a copy or a repair took out of a table (P28), as a Delta table
     table     the directory of a table that a copy or a repair replaced as a whole (P28)
     backup    the files of a table before a copy replaced them, if `backup-dir` is set
+    queue     the Delta table of the queue from before a snapshot
+    fork      what a node had before it left a fork: journal, queue, and the rows of what it gave up
 
 Not here, because nobody may want it back: payloads, positions and versions that their retention
 ends (`storage.payloads`, `storage.journal`, `storage.commit_tables.table_sweep`); images, which are

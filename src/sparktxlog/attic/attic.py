@@ -38,6 +38,8 @@ class Kind(str, Enum):
     ROWS = "rows"
     TABLE = "table"
     BACKUP = "backup"
+    QUEUE = "queue"
+    FORK = "fork"
     #: Its manifest cannot be read.
     UNKNOWN = "unknown"
 
@@ -54,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     mark: str = ""
     #: Path that it had.
     source: str = ""
-    #: When it was put here, microseconds since 1970 UTC; 0 = unknown.
+    #: When it was put here, microseconds since 1970 UTC; 0 = unknown, or it is being filled.
     at: int = 0
     #: Not removed by its age before this time; None = only its age counts.
     keep_until: int | None = None
@@ -100,6 +102,11 @@ class Attic:
     def of_lake(cls, lake: Path) -> Attic:
         """Return the attic of a replica's tables."""
         return cls(lake / "_sparktxlog" / "attic")
+
+    @classmethod
+    def of_node(cls, data_dir: Path) -> Attic:
+        """Return the attic of what a node itself has."""
+        return cls(data_dir / "attic")
 
     def place(self, kind: Kind, table: str, mark: str) -> Path:
         """Return where the newest content of a kind, table and mark is, or else would be."""
@@ -155,7 +162,7 @@ class Attic:
             OSError: Nothing is kept; repeat it.
         """
         with self.draft(mark) as draft:
-            _link_tree(path, draft)
+            _link_tree(path, draft, link_or_copy)
             return self.put(draft, mark=mark, source=path, **said)
 
     @contextmanager
@@ -168,6 +175,31 @@ class Attic:
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+
+    def begin(self, kind: Kind, mark: str, why: str, *, table: str = "") -> Entry:
+        """Return an entry that its caller fills, the same one until `finish`; it is durable.
+
+        It stays at any age before `finish`.
+
+        Raises:
+            OSError: Repeat it.
+        """
+        found = self.newest(kind, table, mark)
+        if found is None:
+            made = Entry(id=_id_of(kind, table, mark), kind=kind, why=why, table=table, mark=mark)
+            found = self._enter(made)
+            found.path.mkdir()
+            sync_directory(found.directory)
+        return found
+
+    def finish(self, entry: Entry) -> None:
+        """Note that an entry was filled now; it may be repeated.
+
+        Raises:
+            OSError: It is there, and stays at any age; repeat it.
+        """
+        done = msgspec.structs.replace(entry, at=time_ns() // 1000, directory="")
+        write_durably(Path(entry.directory) / _MANIFEST, msgspec.json.encode(done))
 
     def _enter(self, entry: Entry) -> Entry:
         """Make the directory and manifest of an entry, durably."""
@@ -226,7 +258,9 @@ class Attic:
         beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring")
         try:
             with storing(to):
-                _link_tree(entry.path, beside)
+                # A journal may be opened there, and written to.
+                place = shutil.copy2 if entry.kind is Kind.FORK else link_or_copy
+                _link_tree(entry.path, beside, place)
                 beside.rename(to)
                 sync_directory(to.parent)
         finally:
@@ -285,7 +319,11 @@ def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:
     One for each disk: what is set aside is renamed.
     """
     kept = site.get("backup_dir")
-    return (Attic.of_lake(Path(site["lake_root"])), *([Attic(Path(kept))] if kept else ()))
+    return (
+        Attic.of_lake(Path(site["lake_root"])),
+        Attic.of_node(Path(site["log_root"]).parent),
+        *([Attic(Path(kept))] if kept else ()),
+    )
 
 
 def _id_of(kind: Kind, table: str, mark: str) -> str:
@@ -301,8 +339,8 @@ def _read(directory: Path) -> Entry:
         return Entry(id=directory.name, kind=Kind.UNKNOWN, why=why, directory=str(directory))
 
 
-def _link_tree(source: Path, target: Path) -> None:
-    """Link, or else copy, all files of a directory, durably.
+def _link_tree(source: Path, target: Path, place: Callable[[Path, Path], object]) -> None:
+    """Give all files of a directory places in another one, durably if `place` is.
 
     Raises:
         OSError: Parts may be there.
@@ -315,5 +353,5 @@ def _link_tree(source: Path, target: Path) -> None:
         inside = target / Path(folder).relative_to(source)
         inside.mkdir(parents=True, exist_ok=True)
         for name in names:
-            link_or_copy(Path(folder) / name, inside / name)
+            place(Path(folder) / name, inside / name)
         sync_directory(inside)

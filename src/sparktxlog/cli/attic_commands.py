@@ -38,9 +38,7 @@ EntryId = Annotated[str, typer.Argument(metavar="ID", help="As `attic list` show
 
 @attic_app.command("list", epilog="Example: sparktxlog attic list --kind dropped --json")
 def list_entries(
-    kind: Annotated[
-        str | None, typer.Option(help="Only this kind: dropped, rows, table, backup.")
-    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Only this kind, as dropped or rows.")] = None,
     table: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this table.")] = None,
     lake: Lake = None,
     config: Config = None,
@@ -166,7 +164,8 @@ def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ..
         from sparktxlog.config import load_config
 
         checked = load_config(config)
-        attics = attics_of({"lake_root": checked.lake_dir, "backup_dir": checked.backup_dir})
+        places = {"lake_root": checked.lake_dir, "log_root": checked.data_dir / "log"}
+        attics = attics_of(places | {"backup_dir": checked.backup_dir})
     else:
         attics = attics_of(NodeApi(url).get("/v1/info"))
     root = _lake_of(attics)

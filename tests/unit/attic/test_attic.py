@@ -149,6 +149,23 @@ def test_age_empties_it(tmp_path: Path, attic: Attic, monkeypatch: pytest.Monkey
     assert Attic(tmp_path / "none").empty(DAY_US).kept == 0
 
 
+def test_an_entry_that_is_being_filled_stays_until_it_is_finished(
+    tmp_path: Path, attic: Attic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = attic.begin(Kind.FORK, "act", "left a fork")
+    journal = begun.path / "journal.sqlite"
+    journal.write_bytes(b"old")
+    assert attic.begin(Kind.FORK, "act", "left a fork").path == begun.path
+    assert attic.empty(2**60).kept == 1
+    # What may be written to there is no second name of what is kept.
+    attic.restore(begun, tmp_path / "back")
+    assert not (tmp_path / "back" / "journal.sqlite").samefile(journal)
+    attic.finish(begun)
+    (found,) = attic.entries(Kind.FORK)
+    assert found.at > 0 and found.path == begun.path
+    assert len(attic.empty(2**60).removed) == 1
+
+
 def test_what_a_kill_left_of_a_removal_goes_and_is_never_shown(
     tmp_path: Path, attic: Attic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.codec.payload import read_manifest
 from sparktxlog.errors import CorruptLogError, ExpiredError, ManifestMismatchError
 from sparktxlog.model.ids import NodeId
@@ -21,10 +22,10 @@ from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import RecoveredState
 from sparktxlog.protocol.messages.view import View
+from sparktxlog.storage.durability import storing
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.quarantine_table import (
-    QUARANTINE_NAME,
     GivenUp,
     Quarantine,
     QuarantineFiles,
@@ -144,7 +145,12 @@ def act_id(state: JournalState, waiting: Iterable[StoredEntry]) -> str:
 
 
 class Export:
-    """Writes given-up runs page by page."""
+    """Writes given-up runs page by page.
+
+    **After calling** `write` finish its `entry` of the attic.
+    """
+
+    entry: Entry
 
     def __init__(
         self,
@@ -167,8 +173,11 @@ class Export:
             CorruptLogError: The table of earlier acts is damaged.
             StorageError: Try again: nothing is written twice.
         """
-        directory = self._data_dir / QUARANTINE_NAME / quarantine_id
-        files = QuarantineFiles(directory, self._payloads)
+        with storing(self._data_dir):
+            self.entry = Attic.of_node(self._data_dir).begin(
+                Kind.FORK, quarantine_id, "the node left a history that others do not have"
+            )
+        files = QuarantineFiles(self.entry.path, self._payloads)
         quarantine = Quarantine(
             self._data_dir / "log", quarantine_id, files, self._journal, self._tables(runs)
         )

@@ -8,8 +8,8 @@ next one, and each repeatable after a kill:
    node of the kept log, with O(log n) small requests;
 2. everything after it goes to the Delta table `log/quarantine`, with its rows, and with what was
    accepted and never ordered (`storage.log_tables.quarantine_table`);
-3. the queue's Delta table, and tables set aside earlier, move to `quarantine/<id>`; commit tables
-   move to `.set-aside/<id>` beside where they were, because Spark would read the abandoned side;
+3. the queue's Delta table, and earlier ones in the attic, move to the act's entry there; commit
+   tables move to `.set-aside/<id>` in their directory, as Spark would read the abandoned side;
 4. an empty journal replaces the old one; it only holds the order to join under the next
    incarnation.  So the node starts like one that lost its disk, and founds no log meanwhile.
 
@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import (
     LocalProtocolError,
@@ -56,7 +57,7 @@ from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.waiting_ids import run_key
 from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME, GivenUp
-from sparktxlog.storage.log_tables.queue_table import ASIDE, QUEUE_NAME
+from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
@@ -157,6 +158,7 @@ class _Act:
             core_config(self._config, order=order, incarnation=self._state.incarnation)
         )
         self._end = self._state.core.base.position
+        self._attic = Attic.of_node(config.data_dir)
 
     def run(self, *, dry: bool) -> GaveWay:
         """Do all steps, or with `dry` only those that change nothing."""
@@ -185,9 +187,8 @@ class _Act:
             lambda stored: run_key(stored.entry.header) in surviving,
         )
         quarantine_id = act_id(state, waiting)
-        directory = config.data_dir / QUARANTINE_NAME / quarantine_id
         order = self._order(followed)
-        incomplete = 0 if dry else self._give_way(quarantine_id, runs, directory, order)
+        incomplete = 0 if dry else self._give_way(quarantine_id, runs, order)
         counts: Counter[str] = Counter()
         for run in runs:
             counts[run.why] += run.stored.entry.header.n
@@ -206,7 +207,7 @@ class _Act:
             incomplete=incomplete,
             pruned=max(0, fork.floor - fork.common),
             table=config.data_dir / "log" / QUARANTINE_NAME,
-            directory=directory,
+            directory=self._attic.place(Kind.FORK, "", quarantine_id),
             has_place=config.node_id in followed.seats,
         )
 
@@ -262,36 +263,36 @@ class _Act:
             lineage=followed.lineage, incarnation=incarnation, log=self._config.lineage
         )
 
-    def _give_way(
-        self, quarantine_id: str, runs: Sequence[GivenUp], directory: Path, order: JoinOrder
-    ) -> int:
+    def _give_way(self, quarantine_id: str, runs: Sequence[GivenUp], order: JoinOrder) -> int:
         """Keep the runs, and set journal and queue aside; return how many are incomplete."""
-        kept = Export(
+        export = Export(
             self._journal,
             LocalPayloadStore(self._config.payload_dir),
             self._config.data_dir,
             self._state.core.tables,
             self._tell,
-        ).write(quarantine_id, runs)
-        incomplete = kept.incomplete()
+        )
+        incomplete = export.write(quarantine_id, runs).incomplete()
         self._tell("setting the journal aside")
-        self._set_aside(directory, order)
+        self._set_aside(export.entry, order)
         return incomplete
 
-    def _set_aside(self, directory: Path, order: JoinOrder) -> None:
-        data_dir = self._config.data_dir
+    def _set_aside(self, entry: Entry, order: JoinOrder) -> None:
+        data_dir, directory = self._config.data_dir, entry.path
         prepared = directory / _NEXT
         try:
             sync_parents([prepared], data_dir)
             # Under the names of a later life they would pass for what that one set aside.
-            for old in (data_dir / "log" / QUEUE_NAME, data_dir / ASIDE):
+            queues = [Path(entry.directory) for entry in self._attic.entries(Kind.QUEUE)]
+            for old in (data_dir / "log" / QUEUE_NAME, *queues):
                 if old.exists():
                     old.rename(free_name(directory / old.name))
                     sync_directory(old.parent)
             sync_directory(directory)
-            set_tables_aside(self._config.commit_table_dir, directory.name)
+            set_tables_aside(self._config.commit_table_dir, entry.mark)
             if prepared.exists():
                 shutil.rmtree(prepared)
+            self._attic.finish(entry)
         except OSError as error:
             raise storage_error(error, directory) from error
         fresh = Journal(prepared, id_window=self._config.id_window)

@@ -5,7 +5,7 @@ likely its queue is the beginning of the peer's, so it goes on with the snapshot
 prove that, so it first writes to `log/quarantine` what the snapshot would drop: runs acquired from
 others, own transactions with numbers that the snapshot already has, and ordered but unpublished
 runs.  Own runs with later numbers stay in the journal and are ordered later.  The published queue
-is set aside (`queue_table.set_aside`).
+goes to the attic (`queue_table.set_aside`).
 
 The node says so in its log, and in its status as long as it has this journal.
 """
@@ -18,6 +18,7 @@ from itertools import chain
 
 import msgspec
 
+from sparktxlog.attic.attic import Attic
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.giving_up import (
@@ -27,6 +28,7 @@ from sparktxlog.runtime.leaving_fork.giving_up import (
     ordered_runs,
     waiting_runs,
 )
+from sparktxlog.storage.durability import storing
 from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, StoredEntry
 from sparktxlog.storage.log_tables.quarantine_table import GivenUp
 
@@ -83,6 +85,8 @@ def keep_dropped_runs(
         quarantine_id = act_id(state, [run.stored for run in runs])
         export = Export(base.journal, base.payloads, base.config.data_dir, state.core.tables)
         export.write(quarantine_id, runs)
+        with storing(base.config.data_dir):
+            Attic.of_node(base.config.data_dir).finish(export.entry)
     return Uncompared(
         position=state.core.base.position,
         snapshot_position=snapshot.position,

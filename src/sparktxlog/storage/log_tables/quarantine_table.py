@@ -1,8 +1,8 @@
 """`log/quarantine`: transactions that a node gave up to follow another history (protocol P28).
 
-    quarantine/<id>/payloads/inline/<first>-<last>/…    their inline rows, as if published
-    quarantine/<id>/payloads/<transaction id>/…         their staged files, linked
-    log/quarantine                                      one row each, see docs/formats.md
+    <entry>/payloads/inline/<first>-<last>/…    their inline rows, as if published
+    <entry>/payloads/<transaction id>/…         their staged files, linked
+    log/quarantine                              one row each, see docs/formats.md
 
 The rows are those of `log/synchronized_queue`, with what people need to submit them again; files
 are named relative to `files_root`.  They are separate files, because the payload store removes
@@ -78,7 +78,7 @@ class QuarantineFiles:
     """Files of one act of quarantine; used by one thread.
 
     Args:
-        directory: `quarantine/<id>` of the act in the data directory; made if missing.
+        directory: Content of the act's entry in the node's attic.
         payloads: The node's payload store.
     """
 
@@ -86,7 +86,7 @@ class QuarantineFiles:
         root = directory / "payloads"
         with storing(root):
             root.mkdir(parents=True, exist_ok=True)
-        self._data_dir = directory.resolve().parents[1]
+        self._top = directory.resolve()
         self.root = root.resolve()
         self._payloads = payloads
         self._fresh: list[Path] = []
@@ -121,7 +121,7 @@ class QuarantineFiles:
         with storing(self.root):
             for path in self._fresh:
                 sync_file(path)
-            sync_parents([*self._fresh, self.root / "files"], self._data_dir)
+            sync_parents([*self._fresh, self.root / "files"], self._top)
         self._fresh.clear()
 
 

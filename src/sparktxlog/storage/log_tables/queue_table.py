@@ -13,18 +13,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import InvariantViolation, JournalLostError
-from sparktxlog.storage.durability import storing, sync_directory
+from sparktxlog.storage.durability import storing
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 
 QUEUE_NAME = "synchronized_queue"
-#: Beside the directory of the log tables; no node reads it, and an operator may delete it.
-ASIDE = "set-aside"
 
 
 def set_aside(log_root: Path, resets: int) -> Path | None:
-    """Move the table from before a snapshot away, so that a new one begins after the snapshot.
+    """Move the table from before a snapshot to the attic, so that a new one begins after it.
 
     The old table may be a prefix of the queue or another history: its transaction version would be
     taken for ours, and rows after the snapshot would be skipped.  Done once for each reset, so a
@@ -40,15 +39,13 @@ def set_aside(log_root: Path, resets: int) -> Path | None:
     Raises:
         StorageError: Do it again.
     """
-    table, aside = log_root / QUEUE_NAME, log_root.parent / ASIDE / f"{QUEUE_NAME}-{resets}"
-    if aside.exists() or not any(table.glob("*.parquet")):
+    table, attic = log_root / QUEUE_NAME, Attic.of_node(log_root.parent)
+    done = attic.newest(Kind.QUEUE, "", str(resets))
+    if done is not None or not any(table.glob("*.parquet")):
         return None
     with storing(table):
-        aside.parent.mkdir(exist_ok=True)
-        table.rename(aside)
-        for directory in (aside.parent, log_root, log_root.parent):
-            sync_directory(directory)
-    return aside
+        why = "a snapshot replaced the queue"
+        return attic.put(table, kind=Kind.QUEUE, mark=str(resets), why=why).path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

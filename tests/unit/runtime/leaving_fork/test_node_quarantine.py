@@ -23,6 +23,7 @@ from tests.support.storage_samples import (
     staged_of,
 )
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import (
     LocalProtocolError,
@@ -111,7 +112,9 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
 def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None:
     node.order([append_run(4)])
     node.publish()
-    (node.data_dir / "set-aside" / "synchronized_queue-1").mkdir(parents=True)
+    (node.data_dir / "earlier").mkdir()
+    attic = Attic.of_node(node.data_dir)
+    attic.put(node.data_dir / "earlier", kind=Kind.QUEUE, mark="1", why="a snapshot")
     done = quarantine_node(node.config, other)
     fresh = Journal(node.data_dir)
     state = fresh.load(1_000)
@@ -128,9 +131,10 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     assert old.read_payload("B", 1, 4) == append_run(4).payload
     old.close()
     assert QueueTable(done.directory, LOG).position == 7
-    assert (done.directory / "set-aside" / "synchronized_queue-1").is_dir()
+    assert (done.directory / "queue-1" / "content").is_dir()
+    (kept,) = attic.entries()
+    assert (kept.kind, kept.path, kept.at > 0) == (Kind.FORK, done.directory, True)
     assert not (node.data_dir / "log" / "synchronized_queue").exists()
-    assert not (node.data_dir / "set-aside").exists()
     with pytest.raises(LocalProtocolError, match="has nothing"):
         quarantine_node(node.config, other)
 
@@ -385,8 +389,10 @@ def _patch(
         (acting, "keep_order", 1),
         (Journal, "replace_by", 1),
         (journal_module, "link_or_copy", 1),
-        # A kept staged file and the kept journal take their names by `replace` too.
-        (Path, "replace", 3),
+        (Attic, "begin", 1),
+        (Attic, "finish", 1),
+        # Two manifests, a kept staged file and the kept journal take their names by `replace` too.
+        (Path, "replace", 5),
     ],
 )
 def test_a_kill_between_any_two_steps_keeps_everything_once(
@@ -419,7 +425,7 @@ def test_a_kill_between_any_two_steps_keeps_everything_once(
     assert [row["position"] for row in rows] == [7, 8, 9, 10, 11]
     assert [rows_of(row) for row in rows] == [[4], [5], [6], [], [8]]
     assert len({row["quarantine_id"] for row in rows}) == 1
-    (directory,) = (node.data_dir / "quarantine").iterdir()
-    old = Journal(directory)
+    (kept,) = Attic.of_node(node.data_dir).entries()
+    old = Journal(kept.path)
     assert old.load(1_000).core.base.position == 10
     old.close()

@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.support.storage_samples import entries_of, run_of
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import NewerReleaseError, StorageError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.operation import Block, OperationKind
@@ -173,7 +174,7 @@ def test_a_node_that_was_far_behind_goes_on_at_the_snapshot(
     site.order(RUNS[8:], ENTRIES[8:])
     site.publish()
     assert site.positions() == list(range(13, 21))
-    aside = site.directory / "set-aside" / "synchronized_queue-1"
+    aside = Attic.of_node(site.directory).place(Kind.QUEUE, "", "1")
     assert aside.exists() == bool(held)
     assert [s.last for s in site.journal.read_segments(12, 9)] == [16, 20]
     site.journal.close()

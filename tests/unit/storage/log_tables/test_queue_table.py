@@ -297,7 +297,7 @@ def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
     assert set_aside(log, 1) is None  # without rows it contradicts nothing
     queue.append(rows_of(1, 9))
     aside = set_aside(log, 1)
-    assert aside == tmp_path / "set-aside" / "synchronized_queue-1"
+    assert aside == tmp_path / "attic" / "queue-1" / "content"
     assert positions_of(aside) == list(range(1, 10))
     # The new one begins behind the snapshot at 20; a crash before it counts as published.
     fresh = QueueTable(log, "l", kept_after=20)
@@ -309,13 +309,13 @@ def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
     again.append(rows_of(21, 25))
     assert positions(log) == [21, 22, 23, 24, 25]
     # The next reset is another one.
-    assert set_aside(log, 2) == tmp_path / "set-aside" / "synchronized_queue-2"
+    assert set_aside(log, 2) == tmp_path / "attic" / "queue-2" / "content"
     assert not (log / "synchronized_queue").exists()
 
 
 def test_a_table_that_cannot_be_set_aside_says_so(tmp_path: Path) -> None:
     QueueTable(tmp_path / "log", "l").append(rows_of(1, 2))
-    (tmp_path / "set-aside").write_text("a file")
+    (tmp_path / "attic").write_text("a file")
     with pytest.raises(StorageError):
         set_aside(tmp_path / "log", 1)
     assert positions(tmp_path / "log") == [1, 2]
