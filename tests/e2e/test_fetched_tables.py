@@ -133,7 +133,8 @@ def test_a_node_that_gave_way_keeps_what_both_sides_have(tmp_path: Path) -> None
         wait_until(lambda: in_sync(b, 4), what="B has the table again")
         assert files_of(a, table) == files_of(b, table)
         directory = at(b, table).directory
-        aside = directory.parent / ".set-aside" / told["quarantine_id"] / table.table_id
+        entry = f"fork-{table.table_id}-{told['quarantine_id']}"
+        aside = directory.parent / ".attic" / entry / "content"
         for name in common:
             assert (directory / name).samefile(aside / name), "it is not fetched"
         assert (directory / kept).exists()

@@ -154,7 +154,8 @@ def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> Non
         async with began_with_a_snapshot(tmp_path, prepare) as found:
             await goes_on(found.b, found.c, 4)
             assert set(fetched) == wanted
-            aside = found.b.directory.parent / ".set-aside" / "replaced" / found.b.directory.name
+            attic = found.b.directory.parent / ".attic"
+            aside = attic / f"files-{found.b.directory.name}" / "content"
             assert (aside / commit_file_name(2)).read_bytes() == b"{}"
             assert [path.read_bytes() for path in aside.glob("*.parquet")] == [b"swor"]
 

@@ -338,7 +338,7 @@ def test_a_power_loss_leaves_parts_of_placed_files(tmp_path: Path) -> None:
         async with pair(tmp_path, ports) as (a, b), aiohttp.ClientSession() as session:
             assert await Caller(b, session).version() == 1
             assert two.files() == one.files()
-            assert not (two.directory.parent / ".set-aside").exists()
+            assert not (two.directory.parent / ".attic").exists()
 
     asyncio.run(main())
 
@@ -520,7 +520,8 @@ def test_another_file_in_the_place_of_one_is_set_aside(tmp_path: Path) -> None:
             assert (await a.caller.commit(a.table.update(commit)))[0] == 200
             assert await b.caller.version() == 1
             assert a.files() == b.files()
-            aside = b.directory.parent / ".set-aside" / "replaced" / b.directory.name
+            attic = b.directory.parent / ".attic"
+            aside = attic / f"files-{b.directory.name}" / "content"
             assert (aside / add["add"]["path"]).read_bytes() == b"else"
 
     asyncio.run(main())

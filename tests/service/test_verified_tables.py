@@ -109,7 +109,8 @@ def test_damage_is_found_told_and_mended(
             assert states_of(b) == ("in-sync", [])
             del before[removed["add"]["path"]]
             assert b.files() == before
-            aside = b.directory.parent / ".set-aside" / "replaced" / b.table.table_id
+            attic = b.directory.parent / ".attic"
+            aside = attic / f"files-{b.directory.name}" / "content"
             assert (aside / changed).read_bytes() == b"swor"
             assert (aside / commit_file_name(4)).read_bytes() == b"foreign"
             for command in (("verify", "--table", T, "--json"), ("repair", T)):

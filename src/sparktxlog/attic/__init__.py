@@ -7,7 +7,9 @@ Kinds of entries (`attic.Kind`):
     table     the directory of a table that a copy or a repair replaced as a whole (P28)
     backup    the files of a table before a copy replaced them, if `backup-dir` is set
     queue     the Delta table of the queue from before a snapshot
-    fork      what a node had before it left a fork: journal, queue, and the rows of what it gave up
+    fork      what a node had before it left a fork: journal, queue, and the rows of what it gave
+              up; each of its commit tables is an entry of its own
+    files     files that were in the places of others in a commit table
 
 Not here, because nobody may want it back: payloads, positions and versions that their retention
 ends (`storage.payloads`, `storage.journal`, `storage.commit_tables.table_sweep`); images, which are

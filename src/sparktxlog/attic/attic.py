@@ -40,6 +40,7 @@ class Kind(str, Enum):
     BACKUP = "backup"
     QUEUE = "queue"
     FORK = "fork"
+    FILES = "files"
     #: Its manifest cannot be read.
     UNKNOWN = "unknown"
 
@@ -107,6 +108,11 @@ class Attic:
     def of_node(cls, data_dir: Path) -> Attic:
         """Return the attic of what a node itself has."""
         return cls(data_dir / "attic")
+
+    @classmethod
+    def of_commit_tables(cls, root: Path) -> Attic:
+        """Return the attic of the commit tables below a directory."""
+        return cls(root / ".attic")
 
     def place(self, kind: Kind, table: str, mark: str) -> Path:
         """Return where the newest content of a kind, table and mark is, or else would be."""
@@ -234,6 +240,10 @@ class Attic:
         found = [entry for entry in self.entries(kind, table) if entry.mark == mark]
         return found[-1] if found else None
 
+    def contents(self, table: str) -> list[Path]:
+        """Return the contents of all entries of a table, without a look at their manifests."""
+        return [found / _CONTENT for found in sorted(self.root.glob(f"[!.]*-{table}*"))]
+
     def _all(self) -> Iterator[Entry]:
         with storing(self.root), suppress(FileNotFoundError):
             for directory in sorted(self.root.iterdir()):
@@ -322,6 +332,7 @@ def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:
     return (
         Attic.of_lake(Path(site["lake_root"])),
         Attic.of_node(Path(site["log_root"]).parent),
+        Attic.of_commit_tables(Path(site["commit_table_root"])),
         *([Attic(Path(kept))] if kept else ()),
     )
 

@@ -165,6 +165,7 @@ def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ..
 
         checked = load_config(config)
         places = {"lake_root": checked.lake_dir, "log_root": checked.data_dir / "log"}
+        places["commit_table_root"] = checked.commit_table_dir
         attics = attics_of(places | {"backup_dir": checked.backup_dir})
     else:
         attics = attics_of(NodeApi(url).get("/v1/info"))

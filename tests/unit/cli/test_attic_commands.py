@@ -97,7 +97,7 @@ def test_a_site_is_named_by_its_configuration_or_asked(
         def get(self, path: str) -> dict[str, str]:
             assert path == "/v1/info"
             roots = {"lake_root": str(lake), "log_root": str(tmp_path / "data" / "log")}
-            return roots | {"backup_dir": str(kept)}
+            return roots | {"commit_table_root": str(tmp_path), "backup_dir": str(kept)}
 
     monkeypatch.setattr(attic_commands, "NodeApi", Node)
     assert [one["id"] for one in shell.json("attic", "list", "--url", "http://a:7070")] == ids

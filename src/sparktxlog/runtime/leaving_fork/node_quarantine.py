@@ -9,7 +9,7 @@ next one, and each repeatable after a kill:
 2. everything after it goes to the Delta table `log/quarantine`, with its rows, and with what was
    accepted and never ordered (`storage.log_tables.quarantine_table`);
 3. the queue's Delta table, and earlier ones in the attic, move to the act's entry there; commit
-   tables move to `.set-aside/<id>` in their directory, as Spark would read the abandoned side;
+   tables move to the attic in their directory, as Spark would read the abandoned side;
 4. an empty journal replaces the old one; it only holds the order to join under the next
    incarnation.  So the node starts like one that lost its disk, and founds no log meanwhile.
 

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import structlog
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, log_of
 from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
@@ -44,16 +45,12 @@ from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 _log = structlog.get_logger("sparktxlog.tables")
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Where tables of an abandoned history are, below the root.
-SET_ASIDE = ".set-aside"
 #: Where commit files have a second name, below the root: Delta cleans up those before a checkpoint,
 #: and a site that comes later needs them.
 KEPT_COMMITS = ".commits"
 #: Where transactions of Spark have their plain twins, below the root: a job that is killed leaves
 #: one there, which only has further names of the table's files, and what the job wrote.
 TRANSACTION_TWINS = ".transactions"
-#: Act of those files that were in the place of others.
-_REPLACED = "replaced"
 #: Longest commit file, bytes: some hundred thousand files.
 MAX_COMMIT_BYTES = 256 << 20
 #: Most bytes of all that are read and decoded at once before they are ordered.
@@ -61,20 +58,20 @@ _MOST_BYTES = MAX_COMMIT_BYTES + MAX_COMMIT_BYTES // 2
 
 
 def set_tables_aside(root: Path, name: str) -> None:
-    """Move all tables of a node that leaves its history to `<root>/.set-aside/<name>`, durably.
+    """Move all tables of a node that leaves its history to their attic, durably.
+
+    Args:
+        name: Of the act.
 
     Raises:
         OSError: Some may be moved; try again.
     """
-    if not root.is_dir():
-        return
-    aside = root / SET_ASIDE / name
-    for directory in sorted(root.iterdir()):
-        if _UUID.fullmatch(directory.name) or directory.name == KEPT_COMMITS:
-            aside.mkdir(parents=True, exist_ok=True)
-            directory.rename(free_name(aside / directory.name))
-    if aside.is_dir():
-        sync_parents([aside / "x"], root)
+    attic, why = Attic.of_commit_tables(root), "the node left a history that others do not have"
+    for directory in sorted(root.iterdir()) if root.is_dir() else ():
+        if _UUID.fullmatch(directory.name):
+            attic.put(directory, kind=Kind.FORK, table=directory.name, mark=name, why=why)
+        elif directory.name == KEPT_COMMITS:
+            attic.put(directory, kind=Kind.FORK, mark=name, why=why)
 
 
 class TablePlaces:
@@ -242,8 +239,8 @@ class TablePlaces:
     def place(self, uuid: str, sources: Mapping[str, str | bytes]) -> set[str]:
         """Give files their places in a table's directory; what is there already stays.
 
-        Another file in the place of one is set aside: no version has it, or it was damaged since.
-        So is a writer's own large one that lost bytes with the power.
+        Another file in the place of one goes to the attic: no version has it, or it was damaged.
+        So does a writer's own large one that lost bytes with the power.
 
         Args:
             sources: Path below the table → the file, which is whole and durable, or its bytes.
@@ -284,11 +281,16 @@ class TablePlaces:
         return unsynced
 
     def set_aside(self, uuid: str, path: str) -> None:
-        """Move a file of a table to where nobody reads it, if there is one."""
+        """Move a file of a table to the attic, if there is one."""
         place = self.path(uuid, path)
-        aside = self._root / SET_ASIDE / _REPLACED / uuid / path
+        if not os.path.lexists(place):
+            return
+        attic = Attic.of_commit_tables(self._root)
         with storing(place):
-            other = foreign_file(self._root, free_name(aside))
+            why = "other files were in the places of the log's"
+            entry = attic.begin(Kind.FILES, "", why, table=uuid)
+            attic.finish(entry)
+            other = foreign_file(self._root, free_name(entry.path / path))
             if self.file(uuid, path).move_to(other):
                 sync_parents([other.path], self._root)
 

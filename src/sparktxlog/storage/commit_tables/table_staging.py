@@ -2,10 +2,9 @@
 
     <root>/.fetched/<UUID>/_delta_log/…     commit files, until everything that they name is there
     <root>/<UUID>/…                         data files, at once: no version names them yet
-    <root>/.set-aside/<act>/<UUID>/…        what a node had before it gave way, or what was in the
-                                            place of a file that the log has; nobody reads it
 
-A file that is here already, in its place or set aside, is used if its digest agrees.
+A file that is here already, in its place or in the attic of commit tables, is used if its digest
+agrees.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import ManifestMismatchError, PayloadStoreError
 from sparktxlog.model.operation import StagedFile
-from sparktxlog.storage.commit_tables.table_places import SET_ASIDE, TablePlaces
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import (
     storage_error,
     storing,
@@ -58,7 +58,7 @@ class TableStaging:
     def finds_file(self, uuid: str, file: StagedFile) -> bool:
         """Return whether a file has its place, after one that is here was taken if it agrees.
 
-        What else is in that place is set aside.
+        What else is in that place goes to the attic.
         """
         place = self._places.path(uuid, file.path)
         if self._holds(uuid, file):
@@ -102,9 +102,7 @@ class TableStaging:
 
     def _known(self, uuid: str, file: StagedFile) -> list[Path]:
         """Return where a file may be here."""
-        acts = sorted((self._root / SET_ASIDE).glob("*"))
-        # A directory that was set aside twice has a number after its name.
-        aside = [one for act in acts for one in sorted(act.glob(f"{uuid}*"))]
+        aside = Attic.of_commit_tables(self._root).contents(uuid)
         return [directory / file.path for directory in (self._root / uuid, *aside)]
 
     def _take(self, found: Path, place: Path) -> None:

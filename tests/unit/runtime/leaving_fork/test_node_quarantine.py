@@ -232,7 +232,7 @@ def test_commit_tables_of_the_abandoned_side_are_no_longer_shown(
     assert kept.samefile(placed)
     done = quarantine_node(node.config, other)
     assert not (root / table).exists() and not kept.exists()
-    aside = root / ".set-aside" / done.quarantine_id / table
+    aside = Attic.of_commit_tables(root).place(Kind.FORK, table, done.quarantine_id)
     assert (aside / commit_file_name(1)).read_bytes() == raw
     assert (root / "notes").is_dir(), "what is no table stays"
     (row,) = node.kept()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
@@ -86,8 +87,11 @@ def test_another_data_file_in_its_place_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / T / "x").write_bytes(b"else")
     places.place(T, {"x": ROWS})
     assert (tmp_path / T / "x").read_bytes() == ROWS
-    (aside,) = (tmp_path / ".set-aside").rglob("x")
-    assert aside.read_bytes() == b"else"
+    (tmp_path / T / "x").unlink()
+    (tmp_path / T / "x").write_bytes(b"more")
+    places.place(T, {"x": ROWS})
+    (entry,) = Attic.of_commit_tables(tmp_path).entries(Kind.FILES, T)
+    assert [(entry.path / name).read_bytes() for name in ("x", "x-2")] == [b"else", b"more"]
 
 
 def test_many_files_are_synced_with_few_open_and_a_failure_is_told(

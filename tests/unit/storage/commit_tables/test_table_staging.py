@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.storage_samples import staged_of
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import StorageError
 from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.operation import StagedFile
@@ -38,14 +39,14 @@ def test_what_is_here_is_used(tmp_path: Path, staging: TableStaging) -> None:
     put(tmp_path / T / FILE.path, b"rows")
     assert staging.finds_commit(T, COMMIT)
     assert staging.finds_file(T, FILE)
-    assert not (tmp_path / ".set-aside").exists()
+    assert not (tmp_path / ".attic").exists()
 
 
 @pytest.mark.parametrize("content", [b"rows", b"swor", b"longer rows"])
 def test_what_was_set_aside_is_used_if_it_agrees(
     tmp_path: Path, staging: TableStaging, content: bytes
 ) -> None:
-    aside = put(tmp_path / ".set-aside" / "act" / f"{T}-2" / FILE.path, content)
+    aside = put(tmp_path / ".attic" / f"fork-{T}-act-2" / "content" / FILE.path, content)
     found = staging.finds_file(T, FILE)
     assert found == (content == b"rows")
     place = tmp_path / T / FILE.path
@@ -65,8 +66,8 @@ def test_what_is_in_the_place_of_another_is_set_aside(
     else:
         staging.publish(T, [(0, COMMIT)])
         assert foreign.read_bytes() == b"the commit"
-    aside = tmp_path / ".set-aside" / "replaced" / T / file.path
-    assert aside.read_bytes() == b"foreign"
+    (entry,) = Attic.of_commit_tables(tmp_path).entries(Kind.FILES, T)
+    assert (entry.path / file.path).read_bytes() == b"foreign" and entry.at > 0
 
 
 def test_versions_are_published_in_their_order(tmp_path: Path, staging: TableStaging) -> None:

@@ -125,7 +125,7 @@ def test_staged_commits_go_once_their_version_is_decided(table: StagedTable) -> 
 
 def test_directories_without_a_table_go_after_a_while(tmp_path: Path) -> None:
     known, dropped = (tmp_path / str(uuid.uuid4()) for _ in range(2))
-    for directory in (known, dropped, tmp_path / ".set-aside"):
+    for directory in (known, dropped, tmp_path / ".attic"):
         directory.mkdir()
     now = int(time.time() * 1000)
     later = now + UNUSED_AGE_MS + 60_000

@@ -193,10 +193,10 @@ def test_of_a_shared_directory_only_what_is_of_this_lake_goes(lake: Lake, tmp_pa
         said = {"table": "t", "mark": made.path.name, "why": "a copy replaces its files"}
         kept.keep(made.path / "t", kind=Kind.BACKUP, **said)
     info = {"node_id": "A", "lineage": "l", "kept_after": 0, "lake_root": str(lake.path)}
-    info["log_root"] = str(tmp_path / "data" / "log")
+    info |= {"log_root": str(tmp_path / "log"), "commit_table_root": str(tmp_path / "tables")}
     site = SiteLog.of(info | {"backup_dir": str(kept.root)})
     before = rows(lake.path)
-    _, _, done = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
+    *_, done = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
     assert (done.removed, done.kept) == (["backup-t-lake"], 1)
     assert [entry.mark for entry in kept.entries()] == ["other"]
     assert rows(lake.path) == before
