@@ -35,6 +35,8 @@ TABLE = "big"
 COPIES = 2
 #: Client token of both nodes.
 TOKEN = "token of this run"
+#: URL of a node → the file with the token of its workers.
+_WORKER_TOKENS: dict[str, Path] = {}
 DEFINITION = TableDefinition(
     name=TABLE, columns=(Column(name="a", type="bigint"), Column(name="b", type="bigint"))
 )
@@ -43,6 +45,11 @@ _SIGNATURE = TableSignature(rows=1, lane0=1, lane1=1)
 
 def main(mode: str, donor: str, target: str, lake: str, *rest: str) -> None:
     """Do what the mode says: `measure`, `keep` or `resume`."""
+    data_dir = Path(lake).parent
+    Path(lake).mkdir(exist_ok=True)
+    _WORKER_TOKENS.update(
+        {donor: data_dir.with_name("a") / "worker.token", target: data_dir / "worker.token"}
+    )
     for url in (donor, target):
         _wait_ready(url)
     if mode == "measure":
@@ -239,7 +246,9 @@ def _wait_ready(url: str) -> None:
 
 
 def _call(url: str, body: bytes | None = None) -> bytes:
-    headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
+    node, worker, _ = url.partition("/v1/worker/")
+    token = _WORKER_TOKENS[node].read_text().strip() if worker else TOKEN
+    headers = {"content-type": "application/json", "authorization": f"Bearer {token}"}
     with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
         return bytes(answer.read())
 
