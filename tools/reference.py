@@ -84,9 +84,7 @@ the node starts.
 A worker proves to which node it belongs. If clients need a token, the node writes `worker.token`,
 which only its user can read. A worker on the same machine, with the same user, finds it by
 itself. So no client can report for a replica, and no worker for the replica of another node; and
-nobody can submit with a worker's token. A worker of an older release shows the client token and
-gets an error that names the file; set
-`{ENV_PREFIX}CLIENT_TOKEN` to the content of that file for it.
+nobody can submit with a worker's token.
 
 A node with a token file (`client-token-file`; `sparktxlog init` writes one) writes the file's
 path to `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts. Clients of the

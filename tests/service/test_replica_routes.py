@@ -571,7 +571,7 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
             worker_in(own, "w")
             link = tmp_path / "link"
             link.symlink_to(own)
-            # The worker's machine may see it at another place; old releases do not say where.
+            # The worker's machine may see it at another place, or not say where.
             for lake in (str(own), str(link), "/mnt/of/another/machine", ""):
                 assert (
                     a.all_replicas.take_report(replace(report, lake=lake))["verdict"] == "IN_SYNC"

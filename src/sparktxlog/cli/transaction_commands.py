@@ -135,8 +135,7 @@ def _of_id(api: NodeApi, transaction_id: str) -> dict[str, Any]:
         return _told(transaction_id, status, None, None, unseen_sentences(transaction_id, status))
     incoming: list[Any] = []
     if receipt["position"] is None:
-        with contextlib.suppress(NotFoundError):  # a node of an older release does not say
-            incoming = api.get("/v1/incoming", limit=PAGE)
+        incoming = api.get("/v1/incoming", limit=PAGE)
     sentences = receipt_sentences(receipt, status, incoming)
     return _told(transaction_id, status, receipt, None, sentences)
 

@@ -36,7 +36,7 @@ _OLD_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 _FIRST_DAY = (date(1582, 10, 15) - date(1970, 1, 1)).days
 _FIRST_SECOND = -2_208_988_800  # 1900-01-01T00:00:00Z
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-#: Ways out: of a file that is staged, and of one that an older release let in.
+#: Ways out: of a file that is staged, and of one that is in a table.
 WRITE_AGAIN = (
     "Write the file again with spark.sql.parquet.datetimeRebaseModeInWrite and "
     "int96RebaseModeInWrite = CORRECTED, or commit its rows as a DataFrame."

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, get_args
 
 import msgspec
@@ -44,16 +44,16 @@ class Envelope:
     addresses: FoundAddresses | None = None
     #: Small runs that were to be pushed at the same time, as `encode_pushes` makes them.
     pushes: bytes = b""
-    #: What the sender's site holds of the data; None = it does not know the log yet, is a witness,
-    #: or of an older release.
+    #: What the sender's site holds of the data; None = it does not know the log yet, or is a
+    #: witness.
     data: SiteData | None = None
-    #: How quick the sender's disk is; None = it is of an older release.
-    pace: SitePace | None = None
+    #: How quick the sender's disk is.
+    pace: SitePace = field(default_factory=SitePace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostAnswer:
-    """Answer to an `Envelope`, if there is something to say; older nodes answer nothing."""
+    """Answer to an `Envelope`, if there is something to say."""
 
     #: Labels of the reports whose tables the receiver keeps now.
     kept: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Hello:
     fresh: bool = False
     #: Answer to a fresh node: the incarnation under which it must join `lineage`; 0 = welcome.
     join_as: int = 0
-    #: What the node loaded at its start (P30); None = an older release.
+    #: What the node loaded at its start (P30); None = it shows nothing.
     standing: Standing | None = None
     #: Digest of the decision on `epoch`, hexadecimal; empty = configured, or unknown.
     decision: str = ""

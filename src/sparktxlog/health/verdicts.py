@@ -118,7 +118,7 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
         ClusterState.DIVERGED, ALARM, "`sparktxlog repair TABLE` fetches its files again.",
     ),
 }  # fmt: skip
-#: Warnings of older releases about what the lines of replicas say too.
+#: Warnings about what the lines of replicas say too.
 _SAID_BY_LINES = ("worker-silent", "worker-error")
 #: Judgement on a site → warning that it says too.
 _SAID_BY_SITES = {"commit-table-differs": "commit-table-diverged"}

@@ -151,7 +151,7 @@ class RunManifest:
     session: str | None = None
     #: It stays if what its session submitted before it is withdrawn (P34).  Only its origin asks.
     stands_alone: bool = False
-    #: Written by the node that accepts the run, never by a client; None: a run of an older version.
+    #: Written by the node that accepts the run, never by a client; None = nobody accepted it yet.
     acceptance: Acceptance | None = None
     #: (transaction index, microseconds since 1970 UTC): no effect if ordered later.
     valid_until: tuple[tuple[int, int], ...] = ()
@@ -178,7 +178,7 @@ class RunManifest:
     #: bytes, in this order.  A commit has all its files here, or there.
     carried_files: tuple[StagedFile, ...] = ()
     #: What the content of each transaction is known by (`codec.content_digests`), in order; written
-    #: by the node that accepts it.  Empty: a run of an older release, or a void one.
+    #: by the node that accepts it.  Empty: a void run.
     content_digests: bytes = b""
 
     def transaction_id(self, index: int) -> bytes:

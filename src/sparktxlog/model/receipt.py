@@ -72,7 +72,7 @@ class Receipt:
     rows: int | None = None
     #: Ids that the node made, UUID texts in order; empty if the client gave them.
     ids: tuple[str, ...] = ()
-    #: The log whose position it is; None = a node of an older release did not say.
+    #: The log whose position it is; None = not known here.
     lineage: str | None = None
     #: Of a synchronous transaction that was ordered while members went away: how many members are
     #: known to hold it; fewer than it was to have.
@@ -80,7 +80,7 @@ class Receipt:
     #: Of a prepared transaction: where it is ordered.  Once it is decided, `position` says where.
     prepared_at: int | None = None
     #: Why level applied is not reached by waiting: which table of which site stands still; None =
-    #: none does, or the answering node is of an older release.
+    #: none does.
     held_up: str | None = None
 
     def __str__(self) -> str:

@@ -104,7 +104,7 @@ class WorkerReport:
 class OwnReport(WorkerReport):
     """A report as a worker sends it to the node of its site; peers get the rest of it."""
 
-    #: Root of the replica's tables, absolute where the worker runs; empty = of an older release.
+    #: Root of the replica's tables, absolute where the worker runs; empty = it does not say.
     lake: str = ""
 
     def for_peers(self) -> WorkerReport:

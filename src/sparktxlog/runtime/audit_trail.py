@@ -308,10 +308,7 @@ class AuditTrail:
 
 
 def _ring(prefix: str, saved: Mapping[str, bytes]) -> ValueRing[AuditEntry]:
-    ring = ValueRing[Any](prefix, HISTORY, dict[str, Any], saved, msgspec.json)
-    for number, entry in ring.entries.items():  # an older release kept less of an act
-        ring.entries[number] = {"address": "", "count": 1, "until": entry["at"], **entry}
-    return ring
+    return ValueRing[Any](prefix, HISTORY, dict[str, Any], saved, msgspec.json)
 
 
 def _digest(secret: str, salt: bytes) -> bytes:

@@ -147,9 +147,7 @@ class Tokens:
             raise ForbiddenError(
                 "the client token is not enough: only a worker of this node may do this, with the "
                 f"token in {self._worker_file}",
-                hint="A worker that runs on the node's machine as the node's user finds it. For a "
-                "worker of an older release set SPARKTXLOG_CLIENT_TOKEN to the content of that "
-                "file.",
+                hint="A worker that runs on the node's machine as the node's user finds it.",
                 path=str(self._worker_file),
             )
         if not any(known):

@@ -16,8 +16,8 @@ class DirectoryLock:
     """Holds `flock` on a directory and on its file `lock` from construction until `release`.
 
     The lock of the directory is the safe one: the file may be deleted, and a second process would
-    make and lock another file.  The file's lock keeps out older versions that know only the file,
-    and works on file systems that cannot lock directories.  The kernel frees both when the process
+    make and lock another file.  The file's lock works on file systems that cannot lock directories.
+    The kernel frees both when the process
     ends, so there are no stale locks.  The file holds the owner's process id, for messages only.
 
     Args:

@@ -105,7 +105,7 @@ class PeerLink:
         on_answer: Callable[[wire.PostAnswer], None] = lambda answer: None,
         hears: Callable[[], tuple[str, ...]] = tuple,
         data: Callable[[], SiteData | None] = lambda: None,
-        pace: Callable[[], SitePace | None] = lambda: None,
+        pace: Callable[[], SitePace] = SitePace,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()

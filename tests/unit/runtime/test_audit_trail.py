@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 from structlog.testing import capture_logs
 
 from sparktxlog.model.ids import NodeId
@@ -15,7 +14,6 @@ from sparktxlog.runtime.audit_trail import (
     MOST_A_SECOND,
     NOBODY,
     OTHERS,
-    RINGS,
     SPAN_S,
     AuditTrail,
     tell_about,
@@ -169,11 +167,3 @@ def test_what_is_equal_is_counted_for_an_hour_and_says_what_it_was_about() -> No
     ]
     detail = commits[0]["detail"]
     assert detail.startswith("append t, append u, append t0") and detail.endswith("and 12 more")
-
-
-def test_entries_of_an_older_release_are_read() -> None:
-    kept = Kept()
-    entry = {"at": 5, "node": "A", "who": "operator", "action": "void", "detail": "", "outcome": ""}
-    kept.values[f"{RINGS['operators']}0"] = msgspec.json.encode((0, entry))
-    (found,) = kept.trail().latest(9)
-    assert found == {**entry, "address": "", "count": 1, "until": 5}

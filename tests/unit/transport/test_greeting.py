@@ -272,7 +272,7 @@ def test_who_shows_less_than_before_joins_under_the_next_incarnation() -> None:
         judge.check(older, "B")
     with pytest.raises(ForbiddenPeerError, match="another data directory"):
         judge.judge(replace(older, instance="stranger"), "B")
-    assert judge.judge(replace(older, standing=None), "B") == 0  # an older release says nothing
+    assert judge.judge(replace(older, standing=None), "B") == 0
 
 
 def test_an_admitted_disk_that_was_not_noted_is_told_to_join_again() -> None:

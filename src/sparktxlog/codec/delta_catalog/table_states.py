@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,8 +123,7 @@ class DeltaTableState:
         for key, domain, name in _FROM_DOMAINS:
             value = domain_value(self.domains.get(domain)).get(name)
             if value is not None:
-                with suppress(RecursionError):  # ordered by an older release
-                    derived[key] = msgspec.json.encode(value).decode()
+                derived[key] = msgspec.json.encode(value).decode()
         return self.metadata.configuration | derived
 
     def check(self, uuid: str) -> None:

@@ -531,7 +531,7 @@ class Succession:
     def _decided(self, proposer: Proposer, now: int) -> Outcomes:
         """Send the decision to all nodes that can read it, after the votes, and adopt it.
 
-        An older release would read the view as one of its own version (P31).  It has no vote and is
+        An older release would lose what it does not know of the view (P31).  It has no vote and is
         no member, and hears of the view once it is upgraded.
         """
         candidate, own = proposer.candidate, self._config.node_id

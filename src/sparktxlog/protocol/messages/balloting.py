@@ -221,7 +221,7 @@ class TailRequest(SaidInEpoch):
 
     position: int
     chain_hash: bytes
-    #: The part of a tail that it has after that; None = nothing, or an older release.
+    #: The part of a tail that it has after that; None = nothing.
     ahead: Ahead | None = None
 
 

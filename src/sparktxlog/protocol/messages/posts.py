@@ -100,13 +100,12 @@ class Post:
     #: Digests of announced, unstamped runs whose files the sender holds (P1a).
     held: tuple[bytes, ...] = ()
     #: Wall clock of the sender, microseconds since 1970 UTC; compared with the receiver's (C3).
-    #: Releases before this one sent their log clock.
     wall: int = 0
     #: True: the sender has unsynchronized transactions.
     busy: bool = False
     #: Counter the sender started with; (start, round) orders its posts across its restarts.
     start: int = 0
-    #: The part of a tail that it has after `base`; None = nothing, or an older release.
+    #: The part of a tail that it has after `base`; None = nothing.
     ahead: Ahead | None = None
 
 

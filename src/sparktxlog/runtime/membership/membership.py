@@ -261,7 +261,7 @@ class Membership(GreetingNode):
                 link.move(place.urls)
                 self.addresses.look_again()
         for link in links.values():
-            if link.up and link.newest < view.version:  # its greeting showed an older release
+            if link.up and link.newest < view.version:  # its greeting may be outdated
                 self.expire_greeting(link.node_id)
                 link.greet_again()
 
@@ -311,9 +311,9 @@ class Membership(GreetingNode):
     def _own_data(self) -> SiteData | None:
         return self.own_data()
 
-    def note_data(self, node_id: str, data: SiteData | None, pace: SitePace | None) -> None:
+    def note_data(self, node_id: str, data: SiteData | None, pace: SitePace) -> None:
         """Note what a peer says that its site holds, None = it does not know, and its pace."""
-        self.aside.paces[node_id] = pace or SitePace()
+        self.aside.paces[node_id] = pace
         if data is None:
             self.data_of.pop(node_id, None)
         else:

@@ -22,7 +22,7 @@ from sparktxlog.storage.journal.journal import Journal
 INSTANCE = "instance"
 _STARTS = "starts"
 _PREFIX = "standing:"
-#: Instances of peers.  A peer with an instance and no standing greeted an older release.
+#: Instances of peers.  A kill may come between the writes of an instance and of a standing.
 PEER_INSTANCE = "peer-instance:"
 _decode = msgspec.msgpack.Decoder(Standing).decode
 

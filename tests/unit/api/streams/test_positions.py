@@ -13,7 +13,7 @@ from sparktxlog.errors import InvalidNameError, InvalidRequestError
 
 def test_an_offset_is_kept_as_json_and_read_again() -> None:
     offset = LogOffset("c-1234", 7, "ab" * 32)
-    # The form stands in checkpoints: a query of an older release goes on with it.
+    # The form stands in checkpoints: a query goes on with it.
     kept = '{"lineage": "c-1234", "position": 7, "chain_hash": "' + "ab" * 32 + '"}'
     assert json.dumps(offset.to_json()) == kept
     assert LogOffset.from_json(json.loads(kept)) == offset
