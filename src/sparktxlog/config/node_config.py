@@ -48,9 +48,6 @@ class Setting:
     key: str = ""
     #: True: must be equal on all members; peers compare it when they greet each other.
     shared: bool = False
-    #: True: releases before this one do not know it, and worked as its default says; so only
-    #: another value is part of what peers compare.
-    later: bool = False
     secret: bool = False
     description: str = ""
     #: The field of `NodeConfig`.
@@ -274,9 +271,7 @@ class NodeConfig:
         "A repeated transaction id is also recognised for so many seconds. Ids that are older than "
         "id-window positions are on disk, 20 bytes each."
     )
-    condition_window: int = Setting(
-        counted(1_000, 1_000_000_000), 1_000_000, shared=True, later=True
-    )(
+    condition_window: int = Setting(counted(1_000, 1_000_000_000), 1_000_000, shared=True)(
         "A transaction whose condition was read more than this many positions ago is answered as a"
         " conflict."
     )
@@ -450,12 +445,9 @@ class NodeConfig:
 
     def shared_hash(self) -> str:
         """Return a digest of the settings that must be equal on every member."""
-        parts = [f"cluster={self.cluster}"]
-        for setting in SETTINGS:
-            value = getattr(self, setting.attribute)
-            if setting.shared and not (setting.later and value == setting.default):
-                parts.append(f"{setting.key}={value}")
-        return _digest(parts)
+        shared = (s for s in SETTINGS if s.shared)
+        parts = [f"{one.key}={getattr(self, one.attribute)}" for one in shared]
+        return _digest([f"cluster={self.cluster}", *parts])
 
     def founding_hash(self) -> str:
         """Return a digest of the places and the quorum with which this node would found the log."""

@@ -262,8 +262,7 @@ class TableFollower:
         """
         writer, found = self._last_writer(table)
         newest = newest_version(self._source.path, self._source.version)
-        # The first two as releases before this one named them, which did not know the commit.
-        parts = ["data", "schema", f"overwrite-{(table.version or 0) - 1}"]
+        parts = [f"overwrite-{table.version - 1}"]
         parts += [f"adopt-{number}" for number in range(_ADOPTIONS)]
         for version in range(newest, -1, -1):
             for part in (*parts, self._part("data", version), self._part("schema", version)):
@@ -282,7 +281,7 @@ class TableFollower:
             lineage=self._lineage,
             table_id=self._source.table_id,
             version=version,
-            log_version=table.version or 0,
+            log_version=table.version,
             commit=_digest(commit_path(self._source.path, version)),
         )
 

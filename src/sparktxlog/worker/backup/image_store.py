@@ -39,9 +39,8 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory, write_durably
 
-#: Of images without commit tables, and of those with: a release that does not know these would
-#: remove their files.
-FORMAT_VERSION, FORMAT_WITH_COMMIT_TABLES = 1, 2
+#: The format of a manifest; a later one is refused.
+FORMAT_VERSION = 1
 #: A file is stored compressed if its first bytes shrink to this part or less.
 _WORTH = 0.9
 _BLOCK_BYTES = 1 << 20
@@ -206,7 +205,7 @@ class ImageStore:
             raise _damaged(path, str(error)) from error
         if hashlib.sha256(envelope.image).hexdigest() != envelope.digest:
             raise _damaged(path, "its digest is another one")
-        if image.format_version not in (FORMAT_VERSION, FORMAT_WITH_COMMIT_TABLES):
+        if image.format_version != FORMAT_VERSION:
             raise _damaged(path, f"format {image.format_version} is not known here")
         return image
 

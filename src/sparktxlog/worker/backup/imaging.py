@@ -21,8 +21,6 @@ from sparktxlog.delta.log_files import files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
 from sparktxlog.worker.backup.commit_table_images import KeptCommitTable, commit_table_files
 from sparktxlog.worker.backup.image_store import (
-    FORMAT_VERSION,
-    FORMAT_WITH_COMMIT_TABLES,
     Image,
     ImageCommitTable,
     ImageFile,
@@ -240,7 +238,6 @@ class _Backup:
             tables=tables,
             site=site,
             commit_tables=commit_tables,
-            format_version=FORMAT_WITH_COMMIT_TABLES if commit_tables else FORMAT_VERSION,
         )
         self._store.add(image)
         self._store.note_known(self._others() | self._used, anew=True)
