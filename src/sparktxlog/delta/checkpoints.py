@@ -77,6 +77,15 @@ class Checkpoint:
             return msgspec.convert(said, TableProtocol)
         return None
 
+    def metadata(self) -> dict[str, Any] | None:
+        """Return the metadata of the version, as JSON has it; None = as `protocol`."""
+        keys = ("schemaString", "partitionColumns", "configuration", "description", "id")
+        for action in self._actions("metaData", (*keys, "createdTime")):
+            said = {key: value for key, value in action.items() if value is not None}
+            # Parquet has the pairs of a map.
+            return said | {"configuration": dict(said.get("configuration", ()))}
+        return None
+
     def _actions(self, kind: str, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         for path in (*self.tops, *self.sidecars):
             with _reading(path) as file:

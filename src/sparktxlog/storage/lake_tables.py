@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
-from sparktxlog.delta.commit_contents import TableMetadata, TableProtocol
 from sparktxlog.delta.log_files import commit_path, has_log
-from sparktxlog.errors import CorruptLogError
+from sparktxlog.delta.versions import Version, read_version
+from sparktxlog.errors import CorruptLogError, StorageError
 
 #: What tells a commit file from another one in its place: inode, modification time in ns.
 _Stamp = tuple[int, int]
@@ -51,10 +48,10 @@ class LakeTables:
         try:
             if known is not None and self._is_newest(path, *known):
                 return known[0]
-            table = DeltaTable(path)
-            stamp = _stamp(commit_path(path, table.version()))
-            state = _state(table, stamp)
-        except (DeltaError, OSError) as error:
+            found = read_version(path)
+            stamp = _stamp(commit_path(path, found.version))
+            state = _state(found, stamp)
+        except (StorageError, OSError) as error:
             if not path.is_dir():
                 return None  # its worker has just put it aside
             raise CorruptLogError(
@@ -78,26 +75,15 @@ def _stamp(path: Path) -> _Stamp:
     return found.st_ino, found.st_mtime_ns
 
 
-def _state(table: DeltaTable, stamp: _Stamp) -> DeltaTableState:
-    version, metadata, protocol = table.version(), table.metadata(), table.protocol()
+def _state(found: Version, stamp: _Stamp) -> DeltaTableState:
     written = stamp[1] // 1_000_000
     return DeltaTableState(
-        version=version,
+        version=found.version,
         timestamp=written,
-        metadata=TableMetadata(
-            schema_string=table.schema().to_json(),
-            partition_columns=tuple(metadata.partition_columns),
-            configuration=dict(metadata.configuration),
-            description=metadata.description,
-        ),
-        protocol=TableProtocol(
-            min_reader_version=protocol.min_reader_version,
-            min_writer_version=protocol.min_writer_version,
-            reader_features=tuple(protocol.reader_features or ()),
-            writer_features=tuple(protocol.writer_features or ()),
-        ),
+        metadata=found.metadata,
+        protocol=found.protocol,
         domains={},
-        created=metadata.created_time or written,
-        changed_version=version,
+        created=found.metadata.created_time or written,
+        changed_version=found.version,
         changed_timestamp=written,
     )

@@ -51,13 +51,13 @@ def test_a_table_is_what_its_newest_version_says(tmp_path: Path) -> None:
 
 def test_a_version_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
-    real = lake_tables.DeltaTable
+    real = lake_tables.read_version
 
     def counting(path: Path) -> object:
         opened.append(path)
         return real(path)
 
-    monkeypatch.setattr(lake_tables, "DeltaTable", counting)
+    monkeypatch.setattr(lake_tables, "read_version", counting)
     tables = LakeTables(tmp_path)
     write_deltalake(tmp_path / "t", ROWS)
     assert tables.read("t") is tables.read("t")

@@ -12,11 +12,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.commit_files import commit_by_hand
+from sparktxlog.delta.versions import read_version
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.tables import (
@@ -46,12 +47,13 @@ def alter_table(
         before: The table as it is.
 
     Raises:
+        StorageError: The log cannot be read.
         OSError: Among others FileExistsError: somebody else committed meanwhile (definite).
     """
-    known, after = DeltaTable(table, version=version), change.applied_to(before)
-    held, actions = known.metadata(), list[dict[str, Any]]()
-    readers = {*(known.protocol().reader_features or ())}
-    writers = {*(known.protocol().writer_features or ())}
+    known, after = read_version(table, version), change.applied_to(before)
+    held, actions = known.metadata, list[dict[str, Any]]()
+    readers = {*known.protocol.reader_features}
+    writers = {*known.protocol.writer_features}
     wanted = lowest_protocol(after, wide=bool(change.widen) or WIDENING in readers)
     if not {*wanted.get("writerFeatures", ())} <= writers:
         # Features of a former definition stay: of a table that was clustered once, for example.
@@ -62,14 +64,14 @@ def alter_table(
         actions.append({"protocol": protocol})
     if change.cluster_by is not None:
         actions.append(clustering_of(after))
-    fields: list[Field] = json.loads(known.schema().to_json())["fields"]
+    fields: list[Field] = json.loads(held.schema_string)["fields"]
     configuration = dict(held.configuration)
     for name, value in change.properties:
         configuration.pop(name, None)
         if value is not None:
             configuration[name] = value
     metadata = {
-        "id": str(held.id),
+        "id": held.id,
         "format": {"provider": "parquet", "options": {}},
         "schemaString": _changed(fields, after, change, configuration),
         "partitionColumns": list(after.partition_by),

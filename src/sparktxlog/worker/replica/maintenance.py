@@ -20,14 +20,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version
+from sparktxlog.delta.versions import read_version
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import read_commit
@@ -174,7 +173,7 @@ class _Keeper:
                 self._work(found, directory)
                 found.files, found.bytes, _ = _live(directory)
                 found.disk = _disk(directory)
-        except (PySparkException, Py4JError, DeltaError, StorageError, OSError) as error:
+        except (PySparkException, Py4JError, StorageError, OSError) as error:
             found.failed = " ".join(str(error).split("\n")[:2])[:400]
         found.seconds = round(monotonic() - began, 3)
         return found
@@ -222,7 +221,7 @@ class _Keeper:
 
     def _retain(self, directory: Path) -> str:
         """Return what keeps the files that restore points need, beyond the table's own time."""
-        properties = DeltaTable(directory).metadata().configuration
+        properties = read_version(directory).metadata.configuration
         own = properties.get("delta.deletedFileRetentionDuration", "interval 7 days")
         number, unit = own.removeprefix("interval ").split()
         own_hours = int(number) * _HOURS[unit.removesuffix("s")]
