@@ -258,9 +258,7 @@ _LEFT = {"sparktxlog.storage.commit_tables.released_log"}
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",
     "sparktxlog.api.streams.published",
-    "sparktxlog.cli.doctor.queue_files",
     "sparktxlog.storage.commit_tables.reader_table",
-    "sparktxlog.storage.log_tables.kept_rows",
     "sparktxlog.storage.log_tables.log_table",
     "sparktxlog.storage.log_tables.quarantine_table",
     "sparktxlog.worker.apply.placing",

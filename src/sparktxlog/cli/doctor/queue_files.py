@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sparktxlog.cli.doctor.findings import Finding, good, problem
-from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import ManifestMismatchError, StorageError
 
@@ -34,10 +33,7 @@ def check_queue_files(
     Args:
         log: The node's `log/`; without a queue table nothing is yielded.
     """
-    import pyarrow as pa
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
+    from sparktxlog.delta.live_files import live_files
     from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
     from sparktxlog.storage.parquet_files import inspect_parquet
 
@@ -45,23 +41,23 @@ def check_queue_files(
     if not has_log(table):
         return
     try:
-        actions = pa.table(DeltaTable(table).get_add_actions()).to_pylist()
-    except (DeltaError, OSError) as error:
+        # Their names are in the order of their rows.
+        sizes = sorted(live_files(table).sizes.items())
+    except StorageError as error:
         yield problem("queue", f"{table} cannot be read: {error}", _FIX)
         return
-    actions.sort(key=lambda one: one["modification_time"])
     until, read, wrong = clock() + patience_s, 0, 0
-    for action in actions:
+    for name, size in sizes:
         if clock() >= until or wrong == _NAMED:
             break
-        path = table / path_of_file(action["path"])
-        why = _damage_of(path, action["size_bytes"], lambda p: inspect_parquet(p, lambda _: None))
+        path = table / name
+        why = _damage_of(path, size, lambda p: inspect_parquet(p, lambda _: None))
         read += 1
         if why:
             wrong += 1
             yield problem("queue", f"{path} is damaged: {why}", _FIX)
     if not wrong:
-        yield good("queue", f"{read:,} of {len(actions):,} files of the queue table are whole")
+        yield good("queue", f"{read:,} of {len(sizes):,} files of the queue table are whole")
 
 
 def _damage_of(path: Path, size: int, inspect: Callable[[Path], object]) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sparktxlog.errors import StorageError
+from sparktxlog.delta.live_files import live_files
+from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.errors import CorruptLogError, StorageError
 
 
 def read_rows(
@@ -34,14 +34,14 @@ def read_rows(
     Raises:
         StorageError: It cannot be read: its files changed meanwhile, or are damaged.
     """
+    if newest_commit(directory) < 0:
+        return schema.empty_table()
     for attempt in (1, 2):
         try:
             return _read(directory, schema, order, after, limit)
-        except TableNotFoundError:
-            return schema.empty_table()
-        except (DeltaError, OSError, pa.ArrowException) as error:
-            # The node removes expired files at once.
-            if attempt == 2 or not isinstance(error, FileNotFoundError):
+        except (CorruptLogError, OSError, pa.ArrowException) as error:
+            # The node removes expired files and commits at once.
+            if attempt == 2 or not isinstance(error, (CorruptLogError, FileNotFoundError)):
                 raise StorageError(
                     f"{directory} cannot be read: {error}", hint="Ask again.", path=str(directory)
                 ) from error
@@ -51,7 +51,7 @@ def read_rows(
 def _read(
     directory: Path, schema: pa.Schema, order: str, after: int | None, limit: int
 ) -> pa.Table:
-    paths = sorted(directory / path for path in DeltaTable(directory).file_uris())
+    paths = sorted(directory / path for path in live_files(directory).sizes)
     found: list[pa.Table] = []
     missing = limit
     if after is None:

@@ -29,6 +29,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sparktxlog.codec.payload import read_manifest
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import (
     CorruptLogError,
     ExpiredError,
@@ -215,13 +216,12 @@ class Quarantine:
 
     def incomplete(self) -> int:
         """Return how many transactions of this act are incomplete: see the column `remark`."""
-        files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))["path"].to_pylist()
         wanted = (pc.field("quarantine_id") == self._id) & pc.field("remark").is_valid()
         return sum(
             pq.read_table(self.path / name, columns=["quarantine_id", "remark"])
             .filter(wanted)
             .num_rows
-            for name in files
+            for name in live_files(self.path).sizes
         )
 
     # -- from the payloads -------------------------------------------------------------------------

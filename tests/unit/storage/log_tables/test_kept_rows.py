@@ -32,7 +32,7 @@ def numbers(directory: Path, **query: Any) -> list[int]:
 
 
 def test_rows_after_a_value_and_the_last_ones(tmp_path: Path) -> None:
-    directory = tmp_path / "t"
+    directory = tmp_path / "a b ü" / "t"  # in URIs that is quoted
     assert numbers(directory) == numbers(directory, after=3) == []
     table = LogTable(directory, SCHEMA)
     for first in range(1, 10, 3):
