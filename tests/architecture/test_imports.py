@@ -252,8 +252,6 @@ _OF_LOGS = re.compile(
     r"_delta_log|_last_checkpoint|_sidecars|_staged_commits|(?<!delta)\.checkpoint\b"
 )
 _NAMES_THE_LOG = {"sparktxlog.model.commit_table"}
-#: One still gives a checkpoint another form; the list may only get shorter.
-_LEFT = {"sparktxlog.storage.commit_tables.released_log"}
 #: Modules that still open logs by delta-rs; the list may only get shorter.
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",
@@ -288,7 +286,7 @@ def test_only_one_room_opens_delta_logs() -> None:
     """`worker/apply/deltalog.py` and `delta.tables` of Spark speak through the JVM, which opens."""
     others = [module for module in package_modules() if module.room != "delta"]
     named = {module.name: found for module in others if (found := _texts_of_logs(module))}
-    assert {*named} == _NAMES_THE_LOG | {*_LEFT}, named
+    assert {*named} == _NAMES_THE_LOG, named
     assert {module.name for module in others if _opens_by_delta_rs(module)} == _WITH_DELTA_RS
     invented = Module(
         path=PACKAGE / "worker" / "invented.py",

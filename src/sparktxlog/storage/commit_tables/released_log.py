@@ -14,11 +14,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
-from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin, say_last
+from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin
+from sparktxlog.delta.classic_checkpoints import replace_by_classic
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
@@ -35,7 +33,6 @@ from sparktxlog.storage.durability import (
     write_durably,
 )
 
-_MAP = pa.map_(pa.string(), pa.string())
 _VECTORS, _V2, _TIMES = "deletionVectors", "v2Checkpoint", "inCommitTimestamp"
 #: What every commit table has, whether it uses it or not.
 _FORCED = frozenset({_VECTORS, _V2, _TIMES, "vacuumProtocolCheck"})
@@ -46,33 +43,6 @@ _PROPERTIES = {
     _VECTORS: ("delta.enableDeletionVectors",),
     _V2: ("delta.checkpointPolicy",),
     _TIMES: ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement"),
-}
-#: Actions of a checkpoint that are not about files.
-_KINDS = {
-    "protocol": pa.struct(
-        {
-            "minReaderVersion": pa.int32(),
-            "minWriterVersion": pa.int32(),
-            "readerFeatures": pa.list_(pa.string()),
-            "writerFeatures": pa.list_(pa.string()),
-        }
-    ),
-    "metaData": pa.struct(
-        {
-            "id": pa.string(),
-            "name": pa.string(),
-            "description": pa.string(),
-            "format": pa.struct({"provider": pa.string(), "options": _MAP}),
-            "schemaString": pa.string(),
-            "partitionColumns": pa.list_(pa.string()),
-            "configuration": _MAP,
-            "createdTime": pa.int64(),
-        }
-    ),
-    "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
-    "domainMetadata": pa.struct(
-        {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
-    ),
 }
 assert {*REQUIRED_PROPERTIES} == {names[0] for names in _PROPERTIES.values()}
 
@@ -100,7 +70,7 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
     before = b""
     if checkpoint is not None:
         before = read_whole(checkpoint.path)
-        _replace_by_classic(table, checkpoint, dropped)
+        replace_by_classic(table, checkpoint, lambda raw: _reduced(raw, dropped))
     with storing(table):
         for number, raw in raws.items():
             # A new file: the old one may be that of the commit table, too.
@@ -124,41 +94,6 @@ def _has_vectors(raws: dict[int, bytes], checkpoint: Checkpoint | None) -> bool:
     if any(b'"deletionVector"' in raw for raw in raws.values()):
         return True
     return checkpoint is not None and any(add.get("deletionVector") for add in checkpoint.adds())
-
-
-def _replace_by_classic(table: Path, found: Checkpoint, dropped: set[str]) -> None:
-    """Replace a checkpoint of version 2 by one of the form that every reader knows, durably."""
-    log = table / COMMIT_LOG
-    with storing(log):
-        lines = _reduced(read_whole(found.path), dropped).splitlines()
-        said = [
-            {kind: one for kind, one in json.loads(line).items() if kind in _KINDS}
-            for line in lines
-        ]
-        top = {
-            kind: pa.array([_listed(one.get(kind)) for one in said if one], fields)
-            for kind, fields in _KINDS.items()
-        }
-        parts = [pa.table(top), *map(pq.read_table, found.sidecars)]
-        whole = pa.concat_tables(parts, promote_options="permissive")
-        classic = log / f"{found.version:020}.checkpoint.parquet"
-        pq.write_table(whole, classic)
-        sync_file(classic)
-        say_last(table, found.version, whole.num_rows)
-        for path in (found.path, *found.sidecars):
-            path.unlink()
-
-
-def _listed(value: Any) -> Any:
-    """Return JSON with the values of maps as Arrow takes them."""
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: [*one.items()]
-        if key in ("configuration", "options") and isinstance(one, dict)
-        else _listed(one)
-        for key, one in value.items()
-    }
 
 
 def _reduced(raw: bytes, dropped: set[str]) -> bytes:

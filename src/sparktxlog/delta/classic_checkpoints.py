@@ -1,0 +1,87 @@
+"""Classic checkpoints, written for readers that know no other ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparktxlog.delta.checkpoints import Checkpoint, say_last
+from sparktxlog.delta.log_files import log_of
+from sparktxlog.storage.durability import read_whole, storing, sync_file
+
+_MAP = pa.map_(pa.string(), pa.string())
+#: Actions of a checkpoint that are not about files.
+_KINDS = {
+    "protocol": pa.struct(
+        {
+            "minReaderVersion": pa.int32(),
+            "minWriterVersion": pa.int32(),
+            "readerFeatures": pa.list_(pa.string()),
+            "writerFeatures": pa.list_(pa.string()),
+        }
+    ),
+    "metaData": pa.struct(
+        {
+            "id": pa.string(),
+            "name": pa.string(),
+            "description": pa.string(),
+            "format": pa.struct({"provider": pa.string(), "options": _MAP}),
+            "schemaString": pa.string(),
+            "partitionColumns": pa.list_(pa.string()),
+            "configuration": _MAP,
+            "createdTime": pa.int64(),
+        }
+    ),
+    "txn": pa.struct({"appId": pa.string(), "version": pa.int64(), "lastUpdated": pa.int64()}),
+    "domainMetadata": pa.struct(
+        {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
+    ),
+}
+
+
+def replace_by_classic(table: Path, found: Checkpoint, changed: Callable[[bytes], bytes]) -> None:
+    """Replace a checkpoint of version 2 by one of the form that every reader knows, durably.
+
+    Args:
+        found: Its file at the top is JSON; the actions of files are in its sidecars.
+        changed: Returns the JSON lines as the new one has them.
+
+    Raises:
+        DiskFullError, StorageError: Both may be there; do it again.
+    """
+    log = log_of(table)
+    with storing(log):
+        lines = changed(read_whole(found.path)).splitlines()
+        said = [
+            {kind: one for kind, one in json.loads(line).items() if kind in _KINDS}
+            for line in lines
+        ]
+        top = {
+            kind: pa.array([_listed(one.get(kind)) for one in said if one], fields)
+            for kind, fields in _KINDS.items()
+        }
+        parts = [pa.table(top), *map(pq.read_table, found.sidecars)]
+        whole = pa.concat_tables(parts, promote_options="permissive")
+        classic = log / f"{found.version:020}.checkpoint.parquet"
+        pq.write_table(whole, classic)
+        sync_file(classic)
+        say_last(table, found.version, whole.num_rows)
+        for path in (found.path, *found.sidecars):
+            path.unlink()
+
+
+def _listed(value: Any) -> Any:
+    """Return JSON with the values of maps as Arrow takes them."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: [*one.items()]
+        if key in ("configuration", "options") and isinstance(one, dict)
+        else _listed(one)
+        for key, one in value.items()
+    }
