@@ -200,6 +200,34 @@ def test_integrations_use_what_users_may() -> None:
     assert found == []
 
 
+_ASIDE = re.compile(r"\.?(attic|set-aside|quarantine|dropped|aside)")
+
+
+def _sets_aside(module: Module) -> list[str]:
+    """Return where a module names a directory for what is set aside, as a part of a path."""
+    return [
+        f"{module.name}:{node.lineno}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Div)
+        and isinstance(node.right, ast.Constant)
+        and _ASIDE.fullmatch(str(node.right.value))
+    ]
+
+
+def test_only_the_attic_has_places_for_what_is_set_aside() -> None:
+    """Else something is listed nowhere and removed by nobody."""
+    found = {line for module in package_modules() for line in _sets_aside(module)}
+    outside = {line for line in found if not line.startswith("sparktxlog.attic.")}
+    # The log of a table that moved: that table's directory may be on any disk.
+    assert {line.partition(":")[0] for line in outside} == {
+        "sparktxlog.worker.commit_tables.table_adoption"
+    }
+    text = 'kept = lake / "_sparktxlog" / "dropped"'
+    invented = Module(path=PACKAGE / "worker" / "x.py", name="sparktxlog.worker.x", text=text)
+    assert _sets_aside(invented) == ["sparktxlog.worker.x:1"]
+
+
 def test_production_never_imports_tests() -> None:
     """`tests` holds simulated clocks and faults: nothing that ships may depend on it."""
     scripts = [m for m in script_modules() if m.path.parent.name == "jobs"]

@@ -205,7 +205,8 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
                     adopt, plain, lambda: 3, link, "default.copied", way="move", dry_run=False
                 )
             assert copied.left.startswith("the old log is")
-            left = {"old.parquet", f"_delta_log.adopted/{3:020}.json"}
+            entry = ".attic/log"
+            left = {"old.parquet", f"{entry}/manifest.json", f"{entry}/content/{3:020}.json"}
             assert files_of(tmp_path / "plain").keys() == left
             table = commit_tables / copied.uuid
             assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]

@@ -41,6 +41,7 @@ class Kind(str, Enum):
     QUEUE = "queue"
     FORK = "fork"
     FILES = "files"
+    LOG = "log"
     #: Its manifest cannot be read.
     UNKNOWN = "unknown"
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
 from sparktxlog.delta.commit_contents import NeededFile, read_commit_file
 from sparktxlog.errors import (
@@ -28,7 +29,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.durability import free_name, storage_error, sync_directory
+from sparktxlog.storage.durability import storage_error
 
 #: How a file gets its place in the new table.
 FileWay = Literal["link", "copy", "move"]
@@ -260,15 +261,14 @@ def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) ->
             f"the old table was written until version {newest}, the new one has version "
             f"{plain.version} of it: nothing was removed from {source}"
         )
-    aside = free_name(source / f"{_LOG}.adopted")
+    attic = Attic(source / ".attic")  # the log may be on a disk of its own
     try:
-        (source / _LOG).rename(aside)
-        sync_directory(source)
+        kept = attic.put(source / _LOG, kind=Kind.LOG, why="its files moved to a commit table")
         for file in needed:
             (source / file.path).unlink(missing_ok=True)
     except OSError as error:
         return f"the files of the old table could not be removed from {source}: {error.strerror}"
-    return f"the old log is {aside}; beside it is what only older versions had"
+    return f"the old log is {kept.path}; what only older versions had is left, too"
 
 
 def _remove(directory: Path) -> None:
