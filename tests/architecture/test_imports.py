@@ -288,7 +288,6 @@ _WITH_DELTA_RS = {
     "sparktxlog.storage.log_tables.log_table",
     "sparktxlog.storage.log_tables.quarantine_table",
     "sparktxlog.worker.apply.placing",
-    "sparktxlog.worker.replica.maintenance",
     "sparktxlog.worker.verify.histories",
 }
 
