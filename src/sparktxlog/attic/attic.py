@@ -73,8 +73,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.directory, _CONTENT)
 
     def measured(self) -> tuple[int, int]:
-        """Return how many files it has, and their bytes."""
-        sizes = [one.lstat().st_size for one in self.path.rglob("*") if not one.is_dir()]
+        """Return how many files it has, and their bytes.
+
+        Raises:
+            StorageError: It cannot be read, or was removed meanwhile.
+        """
+        with storing(self.path):
+            sizes = [one.lstat().st_size for one in self.path.rglob("*") if not one.is_dir()]
         return len(sizes), sum(sizes)
 
 

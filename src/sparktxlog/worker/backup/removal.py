@@ -10,14 +10,13 @@ an attic goes only if it is older than an operator's number of days.  Each remov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of
-from sparktxlog.errors import InvalidRequestError, LockedError, TxLogError
+from sparktxlog.errors import InvalidRequestError, LockedError, StorageError, TxLogError
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import read_state
 
@@ -137,10 +136,9 @@ def remove_expired(
     if unwanted.images is not None:
         done.append(_attempt("images", lambda: _remove_images(lake, unwanted, site)))
     if unwanted.attic_days is not None:
-        before_us, dry_run = now_us - unwanted.attic_days * _DAY_US, unwanted.dry_run
-        for attic in (Attic.of_lake(lake), *site.attics):
-            work = partial(_empty_attic, attic, lake, before_us, dry_run)
-            done.append(_attempt("attic", work))
+        before_us = now_us - unwanted.attic_days * _DAY_US
+        attics = (Attic.of_lake(lake), *site.attics)
+        done.append(_attempt("attic", lambda: _empty(attics, lake, before_us, unwanted.dry_run)))
     return done
 
 
@@ -196,8 +194,8 @@ def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]
 # --- attics -----------------------------------------------------------------------------------
 
 
-def _empty_attic(attic: Attic, lake: Path, before_us: int, dry_run: bool) -> Removal:
-    state = read_state(lake)
+def _empty(attics: Iterable[Attic], lake: Path, before_us: int, dry_run: bool) -> Removal:
+    state, done = read_state(lake), Removal(kind="attic", removed=[])
     running = None if state is None or state.copying is None else state.copying.copy_id
 
     def stays(entry: Entry) -> bool:
@@ -205,11 +203,17 @@ def _empty_attic(attic: Attic, lake: Path, before_us: int, dry_run: bool) -> Rem
         of_others = entry.kind is Kind.BACKUP and Path(entry.source).parent != lake
         return of_others or entry.mark == running
 
-    done = attic.empty(before_us, stays=stays, dry_run=dry_run)
-    return Removal(
-        kind="attic",
-        removed=[entry.id for entry in done.removed],
-        kept=done.kept,
-        files=done.files,
-        size_bytes=done.size_bytes,
-    )
+    for attic in attics:
+        try:
+            found = attic.empty(before_us, stays=stays, dry_run=dry_run)
+        except StorageError as error:
+            if isinstance(error.__cause__, PermissionError):
+                done.skipped = error.message  # that of a node which another user runs
+            else:
+                done.failed = error.message
+            continue
+        done.removed += [entry.id for entry in found.removed]
+        done.kept += found.kept
+        done.files += found.files
+        done.size_bytes += found.size_bytes
+    return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -196,7 +197,31 @@ def test_of_a_shared_directory_only_what_is_of_this_lake_goes(lake: Lake, tmp_pa
     info |= {"log_root": str(tmp_path / "log"), "commit_table_root": str(tmp_path / "tables")}
     site = SiteLog.of(info | {"backup_dir": str(kept.root)})
     before = rows(lake.path)
-    *_, done = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
+    (done,) = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
     assert (done.removed, done.kept) == (["backup-t-lake"], 1)
     assert [entry.mark for entry in kept.entries()] == ["other"]
     assert rows(lake.path) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "field"), [(PermissionError(13, "no"), "skipped"), (OSError(5, "bad"), "failed")]
+)
+def test_an_attic_that_cannot_be_emptied_is_told_and_the_others_are(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, field: str
+) -> None:
+    """A node that another user runs removes what is its own."""
+    lake.append((1, "x"))
+    locked, attic, iterdir = tmp_path / "locked", Attic.of_lake(lake.path), Path.iterdir
+    (lake.path / "old").mkdir()
+    attic.put(lake.path / "old", kind=Kind.TABLE, mark="c", why="replaced")
+
+    def refusing(path: Path) -> Iterator[Path]:
+        if path == locked:
+            raise error
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    site = SiteLog(node_id="A", lineage="l", kept_after=0, attics=(Attic(locked),))
+    (done,) = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
+    assert done.removed == ["table-c"] and str(locked) in getattr(done, field)
+    assert bool(done.skipped) is not bool(done.failed)
