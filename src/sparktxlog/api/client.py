@@ -19,15 +19,15 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
+from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.api.reading.at_least import come_after, least_position
+from sparktxlog.api.reading.at_least import least_position
 from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
-from sparktxlog.api.writing.deciding import decision, send_mark
 from sparktxlog.api.writing.operations import (
     Commits,
     Isolation,
@@ -55,7 +55,6 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TxLogError,
 )
-from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import (
     table_name,
@@ -65,7 +64,6 @@ from sparktxlog.model.ids import (
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.table import TableDefinition, VersionedTable
-from sparktxlog.model.table_kind import TableDescription
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
@@ -278,7 +276,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         )
 
 
-class Client(Commits[Rows, Columns]):
+class Client(LogClient, Commits[Rows, Columns]):
     """Talks to one node, or to several nodes of one log; safe to share between threads.
 
     With several URLs a call goes to the next node if one does not answer or takes no transactions.
@@ -304,20 +302,11 @@ class Client(Commits[Rows, Columns]):
         level: str = "ordered",
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._link = Nodes(url, token=token, timeout_s=timeout, ca_file=ca_file)
+        link = Nodes(url, token=token, timeout_s=timeout, ca_file=ca_file)
+        super().__init__(link, link.timeout_s)
         self._level = level
         self._definitions: dict[str, VersionedTable] = {}
         self._info: dict[str, Any] | None = None
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._link.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -377,41 +366,6 @@ class Client(Commits[Rows, Columns]):
             is_sync=is_sync,
             participants=participants,
         )
-
-    def mark(
-        self, transaction_id: str, participant: str, *, yes: bool, timeout: float | None = None
-    ) -> Receipt:
-        """Say YES or NO to a prepared transaction, for one of its participants.
-
-        The receipt is that of the mark; `decision` tells what becomes of the transaction.  To say
-        the same again is harmless, at any node.
-
-        Args:
-            transaction_id: Of the prepared transaction, a UUID.
-            participant: One of its participants.
-            yes: False: it must not take effect; also after a YES, until it is decided.
-            timeout: Seconds; instead of the client's.
-
-        Raises:
-            NotPreparedError: It is decided, or not prepared; field `outcome` (definite).
-            NotParticipantError: It does not wait for this one (definite).
-            CommitStateUnknownError, TransportError: It may have been taken: say it again.
-        """
-        timeout_s = self._link.timeout_s if timeout is None else timeout
-        return send_mark(self._link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
-
-    def decision(self, transaction_id: str, timeout: float | None = None) -> Receipt:
-        """Wait until a prepared transaction is decided; return its receipt.
-
-        Later calls come after it.  After `timeout` its outcome may still be `prepared`.
-
-        Raises:
-            RolledBackError, ExpiredTransactionError, StaleSchemaError, ConflictError: It takes no
-                effect (definite).
-            NotFoundError: No node ever saw it (definite).
-        """
-        timeout_s = self._link.timeout_s if timeout is None else timeout
-        return decision(self._link, transaction_id, timeout_s)
 
     def _newest_definition(self, table: str) -> TableDefinition:
         return self.table(table)
@@ -490,19 +444,6 @@ class Client(Commits[Rows, Columns]):
             self._definitions.pop(key, None)
         return found
 
-    def after(self, position: Seen) -> None:
-        """Make later submits and reads come after a position, or after what receipts say.
-
-        A client remembers the positions of its own receipts; this is for those of other clients.
-        A node that has not reached the position waits, at most as long as the call may take.
-
-        Raises:
-            ForeignLogError: A receipt of another log (definite).
-            LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
-            TransportError: A receipt, and no node answers that could tell its log.
-        """
-        come_after(self._link, position)
-
     # -- questions ------------------------------------------------------------------------------
 
     def wait(
@@ -525,8 +466,7 @@ class Client(Commits[Rows, Columns]):
             CommitStateUnknownError: Not ordered in time (not definite).
             NotFoundError: No node ever saw it (definite).
         """
-        timeout_s = self._link.timeout_s if timeout is None else timeout
-        return self._link.wait(_id_of(receipt), level, timeout_s)
+        return self._link.wait(_id_of(receipt), level, self._seconds(timeout))
 
     def receipt(self, transaction_id: str) -> Receipt:
         """Return the state of a transaction; NotFoundError if no node that answers saw it."""
@@ -536,10 +476,6 @@ class Client(Commits[Rows, Columns]):
     def info(self) -> dict[str, Any]:
         """Return names, limits and directories of the node."""
         return dict(self._link.get("/v1/info"))
-
-    def status(self) -> ClusterStatus:
-        """Return the node's status: queues, peers, missing nodes, replicas; it prints in words."""
-        return ClusterStatus(self._link.get("/v1/status"))
 
     def view(self, name: str, *, after: int | None = None, limit: int | None = None) -> pa.Table:
         """Return rows of a view of the state as an Arrow table; docs/views.md lists the views.
@@ -578,14 +514,6 @@ class Client(Commits[Rows, Columns]):
             found = self._link.table(name)
             self._definitions[key] = found
         return found
-
-    def describe(self, name: str) -> TableDescription:
-        """Return a table of either kind: columns, comments, properties, and where it is.
-
-        Raises:
-            UnknownTableError: There is none (definite).
-        """
-        return self._link.describe(name)
 
     def snapshot(
         self, position: int | None = None, *, at_least: Seen = None, timeout: float = 0.0

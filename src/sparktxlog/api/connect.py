@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
 from sparktxlog.api.adopting.row_release import RowRelease, release_rows
@@ -16,8 +16,8 @@ from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.inline_worker import InlineWorker
+from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes, check_version
-from sparktxlog.api.reading.at_least import come_after
 from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.api.reading.restore_point_reading import snapshot_at, table_at
 from sparktxlog.api.reading.state_frames import StateFrames
@@ -26,20 +26,18 @@ from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import WRITER_SETTINGS
 from sparktxlog.api.staging.shared_store import Staging, staging_place
 from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
-from sparktxlog.api.writing.deciding import decision, send_mark
 from sparktxlog.api.writing.operations import Commits, Isolation
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
-from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.table import TableDefinition
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.table_kind import TableKind
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
 from sparktxlog.worker.commit_tables.delta_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (
@@ -53,7 +51,7 @@ from sparktxlog.worker.commit_tables.table_release import TableRelease, release
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparktxlog.api.reading.at_least import AtLeast, Seen
+    from sparktxlog.api.reading.at_least import AtLeast
 
 _log = logging.getLogger(__name__)
 
@@ -142,7 +140,7 @@ def _check_before(apply: str | None, spark: SparkSession, link: Nodes) -> None:
         raise InvalidRequestError("apply='inline' works with one node only", hint="Give one URL.")
 
 
-class TxLog(Commits[Rows, Columns], StateFrames):
+class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
     """The log, as a Spark session uses it; made by `connect`.
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
@@ -152,6 +150,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
     """
 
     def __init__(self, site: SiteSession) -> None:
+        super().__init__(site.link, site.timeout_s)
         #: What it rests on; not public.
         self.site = site
 
@@ -160,19 +159,9 @@ class TxLog(Commits[Rows, Columns], StateFrames):
         """URL of the home node."""
         return self.site.url
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close connections and release the replica; the Spark session stays."""
         self.site.close()
-
-    def after(self, position: Seen) -> None:
-        """Make later commits and reads come after a position or receipt; see `Client.after`."""
-        come_after(self.site.link, position)
 
     # -- commits ---------------------------------------------------------------------------------
 
@@ -344,7 +333,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             StorageError: The directory is not there.
         """
         if self.site.kind_of(name) is TableKind.ROW_TABLE:
-            return release_rows(self.site, name, path, self.site.timeout_s)
+            return release_rows(self.site, name, path, self._timeout_s)
         if path is None:
             raise InvalidRequestError(
                 f"no directory is given for commit table {name!r}", field="path"
@@ -374,21 +363,13 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             t.replace_partitions(table, rows)
         return t.receipt
 
-    def mark(
-        self, transaction_id: str, participant: str, *, yes: bool, timeout: float | None = None
-    ) -> Receipt:
-        """Say YES or NO to a prepared transaction, for a participant; see `Client.mark`."""
-        timeout_s = self.site.timeout_s if timeout is None else timeout
-        return send_mark(self.site.link, transaction_id, participant, yes=yes, timeout_s=timeout_s)
-
     def decision(self, transaction_id: str, timeout: float | None = None) -> Receipt:
         """Wait until a prepared transaction is decided; see `Client.decision`.
 
         Later reads of this log show what it did.  With `apply="inline"` it is applied here.
         """
-        timeout_s = self.site.timeout_s if timeout is None else timeout
-        deadline = time.monotonic() + timeout_s
-        receipt = decision(self.site.link, transaction_id, timeout_s)
+        deadline = time.monotonic() + self._seconds(timeout)
+        receipt = super().decision(transaction_id, timeout)
         return self.site.reach([receipt], Level.ORDERED.value, deadline)[0]
 
     def batch(self, *, level: str = "ordered", timeout: float | None = None) -> GroupedBatch:
@@ -428,7 +409,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
 
     def find(self, transaction_id: str | uuid.UUID) -> Receipt | None:
         """Return the receipt of a transaction, None if the node never saw it."""
-        return self.site.link.find(transaction_id_from_text(str(transaction_id)))
+        return self._link.find(transaction_id_from_text(str(transaction_id)))
 
     # -- views -----------------------------------------------------------------------------------
 
@@ -443,14 +424,6 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             ForeignLogError: A receipt of another log (definite).
         """
         return self.site.queue(at_least)
-
-    def describe(self, name: str) -> TableDescription:
-        """Return a table of either kind: columns, comments, properties, and where it is.
-
-        Raises:
-            UnknownTableError: There is none (definite).
-        """
-        return self.site.link.describe(name)
 
     def table(self, name: str, at_least: AtLeast = "own", *, at: str | None = None) -> DataFrame:
         """Return a table of this site's replica, at the newest position that is applied completely.
@@ -494,7 +467,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             ExpiredError: This site no longer has versions for `at` (definite).
         """
         if at is not None:
-            return snapshot_at(self.site.link.get, self.site.snapshot, at)
+            return snapshot_at(self._link.get, self.site.snapshot, at)
         return self.site.snapshot(position, at_least)
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
@@ -519,12 +492,7 @@ class TxLog(Commits[Rows, Columns], StateFrames):
             )
         # Ordered transactions are published a moment later, and others commit too.
         ordered = int(site.home.get("/v1/info")["position"])
-        timeout_s = site.timeout_s if timeout is None else timeout
-        return worker.apply(max(ordered, site.last_position), timeout_s).position
-
-    def status(self) -> ClusterStatus:
-        """Return the node's status: queues, peers, missing nodes, replicas; it prints in words."""
-        return ClusterStatus(self.site.link.get("/v1/status"))
+        return worker.apply(max(ordered, site.last_position), self._seconds(timeout)).position
 
     def _repr_html_(self) -> str:
         rows = (
