@@ -17,7 +17,7 @@ def _provider() -> dict[str, Any]:
     # It checks what the provider says of itself by its schema, and leaves out what does not fit.
     manager = ProvidersManager()
     form = manager.field_behaviours["sparktxlog"]
-    return {"version": manager.providers["sparktxlog"].version, "form": form["relabeling"]}
+    return {"version": manager.providers["sparktxlog-airflow"].version, "form": form["relabeling"]}
 
 
 def _run(folder: str) -> dict[str, Any]:
