@@ -38,8 +38,8 @@ def has_log(table: Path) -> bool:
 
 
 def is_in_log(path: str) -> bool:
-    """Return whether a file, by its path below the table, belongs to the log."""
-    return path.startswith(COMMIT_LOG)
+    """Return whether a path below the table is the log, or is in it."""
+    return f"{path}/".startswith(COMMIT_LOG)
 
 
 def commit_path(table: Path, version: int) -> Path:
