@@ -48,11 +48,12 @@ def encode_payload(manifest: RunManifest, sections: Sequence[bytes | memoryview]
     """Return the container of a manifest and its inline sections."""
     if any(block.definition is not None for block in manifest.blocks):
         # The place of a new table in the order says with which schema version it begins.
-        blocks = (
-            block if (new := block.definition) is None
-            else replace(block, definition=new.created_after(None))
+        blocks = [
+            replace(block, definition=block.definition.created_after(None))
+            if block.definition
+            else block
             for block in manifest.blocks
-        )  # fmt: skip
+        ]
         manifest = replace(manifest, blocks=tuple(blocks))
     body = _encode(manifest)
     head = _HEAD.pack(MAGIC, len(body), len(sections))

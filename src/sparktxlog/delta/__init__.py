@@ -18,6 +18,6 @@ commit_contents  what a commit says; live files, brought from version to version
 commit_files     commits are written by hand, read as actions; torn ones are found
 checkpoints      of all forms, as `add` actions; those of twins
 classic_checkpoints  written for readers that know no other ones
-versions         the part of a log that a version needs; its protocol and metadata
+log_segments     the part of a log that a version needs; its protocol and metadata
 live_files       the files that readers of a version need
 """

@@ -9,7 +9,7 @@ import structlog
 from sparktxlog.delta.commit_contents import LiveFiles, NeededFile
 from sparktxlog.delta.file_paths import may_be_data
 from sparktxlog.delta.log_files import has_log
-from sparktxlog.delta.versions import LogSegment
+from sparktxlog.delta.log_segments import LogSegment
 from sparktxlog.errors import StorageError
 from sparktxlog.storage.durability import storing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.delta.log_files import commit_path, has_log
-from sparktxlog.delta.versions import Version, read_version
+from sparktxlog.delta.log_segments import Version, read_version
 from sparktxlog.errors import CorruptLogError, StorageError
 
 #: What tells a commit file from another one in its place: inode, modification time in ns.

@@ -106,7 +106,6 @@ LEASE = Lease(
     position=3,
     chain_hash="00",
     chunk_bytes=5,
-    compression="zstd",
     lease_s=1.5,
     tables=(
         OfferedTable(

@@ -168,7 +168,6 @@ def test_copies_are_fetched_from_certified_donors_only(
         position=0,
         chain_hash="",
         chunk_bytes=1,
-        compression="none",
         lease_s=1.0,
     )
     monkeypatch.setenv(CA_VARIABLE, "")

@@ -17,7 +17,7 @@ from deltalake import Schema
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.commit_files import commit_by_hand
-from sparktxlog.delta.versions import read_version
+from sparktxlog.delta.log_segments import read_version
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.table import TableDefinition
 from sparktxlog.worker.apply.tables import (

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version
-from sparktxlog.delta.versions import read_version
+from sparktxlog.delta.log_segments import read_version
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import read_commit

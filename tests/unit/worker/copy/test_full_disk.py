@@ -138,7 +138,6 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         position=5,
         chain_hash="h",
         chunk_bytes=1,
-        compression="none",
         lease_s=1.0,
         tables=tables,
     )

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from sparktxlog.delta.log_files import commit_path
-from sparktxlog.delta.versions import read_version
+from sparktxlog.delta.log_segments import read_version
 from sparktxlog.errors import CorruptLogError, StorageError
 
 ROWS = pa.table({"id": [1], "p": ["a"]})
