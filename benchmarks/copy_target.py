@@ -204,7 +204,7 @@ def _report(url: str, status: dict[str, Any], tables: dict[str, int] | None, wor
     report = WorkerReport(
         worker_id=worker,
         node_id=own["node_id"],
-        lineage=status["lineage"],
+        log_id=status["log_id"],
         epoch=status["epoch"],
         position=status["position"] if tables else 0,
         chain_hash=status["chain_hash"] if tables else "",

@@ -42,7 +42,7 @@ def table_key(table: str, cluster: str = CLUSTER) -> AssetKey:
 def receipt_metadata(receipt: Receipt) -> dict[str, Any]:
     """Return what `MaterializeResult(metadata=…)` says of a commit."""
     said = {"position": receipt.position, "transaction_id": receipt.transaction_id}
-    said |= {"rows": receipt.rows, "log": receipt.lineage}
+    said |= {"rows": receipt.rows, "log": receipt.log_id}
     return {name: value for name, value in said.items() if value is not None}
 
 

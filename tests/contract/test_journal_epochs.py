@@ -55,7 +55,7 @@ def view_of(epoch: int = 2, **fields: object) -> View:
     header = run_of(origin="b", seq=5, n=2).header
     end = MergeBase(position=9, chain_hash=bytes(range(32)), origin="b", seq=6)
     values: dict[str, object] = {
-        "lineage": "demo-1",
+        "log_id": "demo-1",
         "epoch": epoch,
         "roster": (
             Seat(node_id=A, url="https://a,https://a2", weight=2),
@@ -374,7 +374,7 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     # A snapshot of a snapshot is the same again, and the core starts from it.
     assert joined(bench.journal.read_snapshot()) == joined(snapshot)
     config = MasterConfig(
-        node_id=NodeId("d"), members=(A, NodeId("d")), quorum=1, lineage="x", id_window=15
+        node_id=NodeId("d"), members=(A, NodeId("d")), quorum=1, log_id="x", id_window=15
     )
     master = Master(config, state.core, 0)
     assert master.base.position == position
@@ -536,8 +536,8 @@ def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> Non
         (view_of(3), view_of(2), view_of(3)),
         (view_of(2), view_of(3), view_of(3)),
         # A log that was forced goes on under another name; a fork of it counts for nothing.
-        (view_of(4), view_of(4, lineage="new"), view_of(4, lineage="new")),
-        (view_of(5), view_of(4, lineage="demo-0"), view_of(5)),
+        (view_of(4), view_of(4, log_id="new"), view_of(4, log_id="new")),
+        (view_of(5), view_of(4, log_id="demo-0"), view_of(5)),
     ],
 )
 def test_the_newer_view_counts(

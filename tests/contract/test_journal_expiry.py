@@ -178,7 +178,7 @@ def test_the_core_starts_from_a_log_that_is_gone_as_a_whole(full: Bench) -> None
         before.watermarks,
     )
     assert b"".join(ids for _, ids in after.recent_ids) == b"".join(ids_in(run) for run in RUNS)
-    config = MasterConfig(node_id="a", members=("a",), quorum=1, lineage="l", id_window=1_000)
+    config = MasterConfig(node_id="a", members=("a",), quorum=1, log_id="l", id_window=1_000)
     master = Master(config, after, 0)
     assert master.locate(ids_in(RUNS[0])[:16]) == 1
     assert full.journal.read_queue(10, 9, payloads=False) == []

@@ -76,14 +76,14 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
     log.transaction().create(table("t", "id bigint", keys=["id"]))
     log.inline("append", "t", [(1,)]).staged("upsert", "t", [(2,)], claim="x")
     segment = log.publish()
-    tail = {"position": 1, "lineage": "l", "epoch": 3, "segments": [segment]}
+    tail = {"position": 1, "log_id": "l", "epoch": 3, "segments": [segment]}
     node.answers["/v1/worker/segments"] = (200, msgspec.json.encode(tail))
     answer = {"verdict": "IN_SYNC", "plan": "replay", "reason": "", "more": 1}
     node.answers["/v1/worker/reports"] = (200, json.dumps(answer).encode())
     report = WorkerReport(
         worker_id="w",
         node_id="a",
-        lineage="l",
+        log_id="l",
         epoch=3,
         position=1,
         chain_hash="h",
@@ -91,7 +91,7 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
     )
     info = {
         "node_id": "a",
-        "lineage": "l",
+        "log_id": "l",
         "payload_root": "/p",
         "lake_root": "/l",
         "signature_interval": 10,

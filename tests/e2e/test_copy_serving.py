@@ -78,7 +78,7 @@ def report_empty(cluster: Cluster, name: str) -> None:
     empty = WorkerReport(
         worker_id=f"worker-{name.lower()}",
         node_id=name,
-        lineage=status["lineage"],
+        log_id=status["log_id"],
         epoch=status["epoch"],
         position=0,
         chain_hash="00" * 32,

@@ -170,14 +170,14 @@ def test_of_two_masters_one_waits_until_it_is_forced(tmp_path: Path) -> None:
         found = call(f"{a.url}/v1/force", {"confirm": "A 1"})
         assert found["members"] == ["A"]
         assert found["epoch"] == 2
-        assert found["lineage"] != before["lineage"]
+        assert found["log_id"] != before["log_id"]
         assert [loss["node_id"] for loss in found["may_be_lost"]] == ["B"]
         assert a.commit(append(3))["level"] == "ordered"
         position = cluster.nodes["A"].status()["position"]
         assert position == before["position"] + 3
         # What a client was told before: A took over the log up to here, and nothing after it.
         fork = call(f"{a.url}/v1/epochs/history")[0]["begins_after"]["position"]
-        told = f"{a.url}/v1/published?lineage={before['lineage']}&timeout=30&at_least="
+        told = f"{a.url}/v1/published?log_id={before['log_id']}&timeout=30&at_least="
         assert call(f"{told}{fork}")["position"] >= fork
         with pytest.raises(HttpProblem) as problem:
             call(f"{told}{fork + 1}")

@@ -65,5 +65,5 @@ def test_a_peer_that_is_only_in_the_file_stops_the_start_with_the_way_out(tmp_pa
         a.write_config(port, {})
         a.start()
         a.wait_ready()
-        assert a.status()["lineage"] == before["lineage"]
+        assert a.status()["log_id"] == before["log_id"]
         assert a.commit(append(2))["position"] > before["position"]

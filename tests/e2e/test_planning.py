@@ -40,7 +40,7 @@ def state_at(node: NodeProcess, position: int, rows: int = 0, **changes: Any) ->
     values: dict[str, Any] = {
         "worker_id": f"w{node.name}",
         "node_id": node.name,
-        "lineage": node.status()["lineage"],
+        "log_id": node.status()["log_id"],
         "epoch": 1,
         "position": position,
         "chain_hash": hashes.get(position, ""),

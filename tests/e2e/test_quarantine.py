@@ -59,9 +59,9 @@ def quarantine(node: NodeProcess, followed: NodeProcess) -> subprocess.Completed
 
 
 def force(node: NodeProcess) -> str:
-    """Let a node go on alone; return its lineage."""
+    """Let a node go on alone; return its log id."""
     wait_until(lambda: not call(f"{node.url}/v1/epochs")["force"]["linked_voters"])
-    return str(call(f"{node.url}/v1/force", {"confirm": f"{node.name} 1"})["lineage"])
+    return str(call(f"{node.url}/v1/force", {"confirm": f"{node.name} 1"})["log_id"])
 
 
 def kept(node: NodeProcess) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def judged(node: NodeProcess, position: int, chain_hash: str) -> tuple[str, str]
     report = {
         "worker_id": "w",
         "node_id": node.name,
-        "lineage": info["lineage"],
+        "log_id": info["log_id"],
         "epoch": 2,
         "position": position,
         "chain_hash": chain_hash,
@@ -125,7 +125,7 @@ def fork(two: Cluster, lost: list[str]) -> tuple[str, list[dict[str, Any]]]:
     """Force A, which commits three transactions, then B, which commits the lost ones.
 
     Returns:
-        Lineage of A, and the receipts of its transactions.
+        Log id of A, and the receipts of its transactions.
     """
     a, b = two.nodes.values()
     b.stop()
@@ -155,7 +155,7 @@ def test_of_two_forced_masters_one_gives_way(two: Cluster) -> None:
     running = quarantine(b, a)
     assert (running.returncode, json.loads(running.stdout)["title"]) == (1, "locked")
     ended = b.status()
-    log = call(f"{b.url}/v1/info")["lineage"]
+    log = call(f"{b.url}/v1/info")["log_id"]
     b.stop()
     a.stop()
     assert quarantine(b, a).returncode == 5
@@ -163,7 +163,7 @@ def test_of_two_forced_masters_one_gives_way(two: Cluster) -> None:
     a.wait_ready()
 
     told = gave_way(b, a)
-    assert (told["common"], told["exact"], told["lineage"]) == (common, True, survivor)
+    assert (told["common"], told["exact"], told["log_id"]) == (common, True, survivor)
     assert (told["ordered"], told["accepted"], told["surviving"]) == (5, 0, 0)
     assert (told["incomplete"], told["incarnation"]) == (0, 2)
     transactions = kept(b)
@@ -175,7 +175,7 @@ def test_of_two_forced_masters_one_gives_way(two: Cluster) -> None:
 
     b.start()
     wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
-    assert (b.status()["lineage"], call(f"{b.url}/v1/info")["lineage"]) == (survivor, log)
+    assert (b.status()["log_id"], call(f"{b.url}/v1/info")["log_id"]) == (survivor, log)
     two.agree(common + 3)
     # What its worker had applied is never replayed upon.
     assert judged(b, ended["position"], ended["chain_hash"]) == ("AHEAD", "stop")
@@ -243,7 +243,7 @@ def test_a_node_with_more_than_a_restored_and_forced_one_stops_and_gives_way(
     assert rows_of(transactions[-1]).to_pylist() == [{"id": 20, "v": "x"}]
     b.start()
     wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
-    assert b.status()["lineage"] == survivor
+    assert b.status()["log_id"] == survivor
     two.agree(position)
     with Client(b.url) as client:
         assert client.append("t", rows_of(transactions[-1]), transaction_id=accepted).outcome
@@ -295,7 +295,7 @@ def test_two_that_give_way_found_no_log_of_their_own(tmp_path: Path) -> None:
             assert node.status()["position"] == 0
         a.start()
         wait_until(lambda: all(shows(node, "ABC") for node in cluster.nodes.values()), 150)
-        assert {node.status()["lineage"] for node in cluster.nodes.values()} == {survivor}
+        assert {node.status()["log_id"] for node in cluster.nodes.values()} == {survivor}
         cluster.agree(common + 3)
         cluster.agree(c.commit(append(30))["position"])
     finally:
@@ -311,10 +311,10 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
     # All of A: under the numbers that B has of them, A has others by then.
     ordered = [a.commit(append(number))["transaction_id"] for number in range(10, 13)]
     assert two.settle() == common + 3
-    ended, log = b.status(), call(f"{b.url}/v1/info")["lineage"]
+    ended, log = b.status(), call(f"{b.url}/v1/info")["log_id"]
     two.stop()
     # B was told that it is too far behind, and then A lost what B has.
-    told_to = JoinOrder(lineage=ended["lineage"], incarnation=1, behind=True, log=log)
+    told_to = JoinOrder(log_id=ended["log_id"], incarnation=1, behind=True, log=log)
     journal = Journal(b.directory / "B")
     journal.write([keep_order(told_to)])
     journal.close()
@@ -342,7 +342,7 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
     assert [row["transaction_id"] for row in kept(b)] == ordered
     b.start()
     wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
-    assert b.status()["lineage"] == survivor
+    assert b.status()["log_id"] == survivor
     two.agree(position)
 
 

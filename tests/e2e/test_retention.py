@@ -76,7 +76,7 @@ def report(node: NodeProcess) -> dict[str, Any]:
         {
             "worker_id": f"worker-{node.name}",
             "node_id": node.name,
-            "lineage": info["lineage"],
+            "log_id": info["log_id"],
             "epoch": info["epoch"],
             "position": status["position"],
             "chain_hash": status["chain_hash"],
@@ -185,7 +185,7 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
 def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end: int) -> None:
     """Have the command remove what no replay can begin from."""
     store = ImageStore(node.directory / "images")
-    lineage = call(f"{node.url}/v1/info")["lineage"]
+    log_id = call(f"{node.url}/v1/info")["log_id"]
     with store.writing():
         for position in (1, kept_after - 1, kept_after, end):
             store.add(
@@ -193,7 +193,7 @@ def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end:
                     name=f"at{position}",
                     created_at=position,
                     worker_id="w",
-                    lineage=lineage,
+                    log_id=log_id,
                     epoch=1,
                     position=position,
                     chain_hash="00",

@@ -35,7 +35,7 @@ class Programs:
     def __init__(self, path: Path) -> None:
         self.python = orchestration_python()
         self.log = path / "programs.log"
-        self.lineage = path / "lineage.jsonl"
+        self.log_id = path / "log_id.jsonl"
         self.home, self.dags = path / "home", path / "dags"
         for folder in (self.home, self.dags):
             folder.mkdir()
@@ -47,7 +47,7 @@ class Programs:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "DAGSTER_DISABLE_TELEMETRY": "yes",
             "OPENLINEAGE__TRANSPORT__TYPE": "file",
-            "OPENLINEAGE__TRANSPORT__LOG_FILE_PATH": str(self.lineage),
+            "OPENLINEAGE__TRANSPORT__LOG_FILE_PATH": str(self.log_id),
             "OPENLINEAGE__TRANSPORT__APPEND": "true",
             "SPARKTXLOG_JOB_HOOK": "sparktxlog_openlineage:watch_job",
             "SPARKTXLOG_TEST_HOME": str(self.home),
@@ -102,7 +102,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         result["lake"] = str(node.lake)
     finally:
         node.stop()
-    result["lineage"] = [json.loads(line) for line in programs.lineage.read_text().splitlines()]
+    result["log_id"] = [json.loads(line) for line in programs.log_id.read_text().splitlines()]
     return result
 
 
@@ -157,7 +157,7 @@ def test_dagster_checks_that_replicas_are_equal(found: dict[str, Any]) -> None:
 
 def test_openlineage_hears_of_jobs_and_commits(found: dict[str, Any]) -> None:
     """Events have names and positions of tables; those of one run have one id."""
-    events = found["lineage"]
+    events = found["log_id"]
     said = [(event["job"]["name"], event["eventType"]) for event in events]
     assert said == [
         ("apply", "START"),

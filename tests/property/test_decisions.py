@@ -19,7 +19,7 @@ CAUSES = {
     ReplicaVerdict.IN_SYNC: (Cause.NONE, Cause.EXPIRED, Cause.CONTESTED),
     ReplicaVerdict.EMPTY: (Cause.NONE, Cause.EXPIRED),
     ReplicaVerdict.AHEAD: (Cause.BEYOND,),
-    ReplicaVerdict.FOREIGN: (Cause.LINEAGE,),
+    ReplicaVerdict.FOREIGN: (Cause.LOG_ID,),
     ReplicaVerdict.DIVERGED: (
         Cause.NO_RUN_END,
         Cause.HASH,
@@ -41,7 +41,7 @@ REPORT = st.builds(
     WorkerReport,
     worker_id=st.just("w"),
     node_id=st.just("T"),
-    lineage=st.just("l"),
+    log_id=st.just("l"),
     epoch=st.just(1),
     position=st.integers(0, 10**9),
     chain_hash=st.just("ab"),

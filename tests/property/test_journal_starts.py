@@ -139,7 +139,7 @@ class History:
                 origin = str(run.header.origin)
                 self.next[origin] = min(self.next[origin], run.header.seq)
         self.waiting = own
-        view = View(lineage="l", epoch=self.epoch, roster=(Seat(node_id=OWN),), members=(OWN,))
+        view = View(log_id="l", epoch=self.epoch, roster=(Seat(node_id=OWN),), members=(OWN,))
         return [PutView(view=view, node_id=OWN, incarnation=self.incarnation), *writes]
 
     def _ballot(self, snapshot: QueueSnapshot) -> list[Write]:

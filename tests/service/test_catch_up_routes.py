@@ -44,7 +44,7 @@ def report_of(node: NodeProcess, position: int | None = None, **changes: Any) ->
     values: dict[str, Any] = {
         "worker_id": "w",
         "node_id": node.name,
-        "lineage": status["lineage"],
+        "log_id": status["log_id"],
         "epoch": 1,
         "position": at,
         "chain_hash": status["chain_hash"],

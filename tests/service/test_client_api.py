@@ -342,13 +342,13 @@ def test_a_position_of_another_log_is_refused_at_once(node: NodeProcess, table: 
     rows = [{"id": 1, "v": "x"}]
     operations = [{"kind": "append", "table": table, "rows": rows}]
     receipt = ask(node, "/v1/transactions", {"operations": operations})[1]
-    own, wanted = receipt["lineage"], receipt["position"]
-    assert ask(node, f"/v1/published?at_least={wanted}&lineage={own}&timeout=20")[0] == 200
+    own, wanted = receipt["log_id"], receipt["position"]
+    assert ask(node, f"/v1/published?at_least={wanted}&log_id={own}&timeout=20")[0] == 200
     for path in ("published", "snapshot"):
         # Before any wait: its positions mean nothing here.
-        status, problem = ask(node, f"/v1/{path}?at_least={10**9}&lineage=other&timeout=300")
+        status, problem = ask(node, f"/v1/{path}?at_least={10**9}&log_id=other&timeout=300")
         assert (status, problem["title"], problem["definite"]) == (409, "foreign", True)
-        assert problem["fields"] == {"lineage": own, "position": 10**9}
+        assert problem["fields"] == {"log_id": own, "position": 10**9}
 
 
 # -- workers, levels, description -----------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_segments_cover_the_published_queue(node: NodeProcess, table: str) -> No
     wanted = position(node)
     assert ask(node, f"/v1/published?at_least={wanted}&timeout=20")[1]["position"] >= wanted
     answer = ask(node, "/v1/worker/segments?after=0&limit=1000")[1]
-    assert answer["position"] >= wanted and answer["lineage"]
+    assert answer["position"] >= wanted and answer["log_id"]
     ends = [(item["first"], item["last"]) for item in answer["segments"]]
     assert ends[0][0] == 1
     assert all(a[1] + 1 == b[0] for a, b in pairwise(ends))
@@ -378,7 +378,7 @@ NOTHING = {
     "ordered_at": None,
     "rows": 0,
     "ids": [],
-    "lineage": None,
+    "log_id": None,
     "copies": None,
     "prepared_at": None,
     "held_up": None,

@@ -35,7 +35,7 @@ from sparktxlog.runtime.settings import RunTimeSettings
 def probe(node: Node, sender: str) -> Probe:
     view = node.base.master.view
     return Probe(
-        lineage=view.lineage, epoch=view.epoch, sender=NodeId(sender), incarnation=1, number=1
+        log_id=view.log_id, epoch=view.epoch, sender=NodeId(sender), incarnation=1, number=1
     )
 
 
@@ -65,7 +65,7 @@ def test_a_joiner_asks_and_does_not_vote(tmp_path: Path, monkeypatch: pytest.Mon
             told: list[Any] = []
             monkeypatch.setattr(a.core.cycle, "tell", lambda event: told.append(event) or True)
             monkeypatch.setattr(a.membership.greeter, "is_joiner", lambda node: node == "B")
-            same = {"lineage": view.lineage, "epoch": view.epoch, "sender": NodeId("B")}
+            same = {"log_id": view.log_id, "epoch": view.epoch, "sender": NodeId("B")}
             vote = Accepted(**same, incarnation=2, ballot=Ballot())  # type: ignore[arg-type]
             await a.peering.on_epoch("B", vote)
             await a.peering.on_envelope("B", wire.Envelope(hears=("A",)))
@@ -269,7 +269,7 @@ def test_a_paused_node_takes_no_transactions_and_does_all_the_rest(tmp_path: Pat
 
 def test_a_node_that_joins_is_member_of_nothing(tmp_path: Path) -> None:
     config = config_of(tmp_path, "C", {"A": 1, "B": 2, "C": 3}, eviction="auto", weight=3)
-    order = JoinOrder(lineage="l", incarnation=4)
+    order = JoinOrder(log_id="l", incarnation=4)
     core = core_config(config, order=order)
     assert (core.members, core.epoch, core.incarnation) == (("A", "B"), 0, 4)
     assert core.roster[2] == Seat(node_id=NodeId("C"), url="http://127.0.0.1:3", weight=3)

@@ -146,7 +146,7 @@ def test_the_publisher_compares_before_it_commits(tmp_path: Path) -> None:
             table = DeltaTable(tmp_path / "A" / "log" / "synchronized_queue")
             rows = table.to_pyarrow_table().sort_by("position")
             foreign = rows.to_pylist()[-1] | {"position": 3, "chain_hash": "ab" * 32}
-            carried = Transaction(f"sparktxlog:{running.config.lineage}:queue", 3)
+            carried = Transaction(f"sparktxlog:{running.config.log_id}:queue", 3)
             write_deltalake(
                 table,
                 pa.Table.from_pylist([foreign], rows.schema),

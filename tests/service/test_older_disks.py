@@ -175,7 +175,7 @@ def decided(ports: dict[str, int], member: str) -> View:
     roster = tuple(
         Seat(node_id=NodeId(name), url=f"http://127.0.0.1:{port}") for name, port in ports.items()
     )
-    return View(lineage="", epoch=2, roster=roster, members=(NodeId(member),), end=MergeBase())
+    return View(log_id="", epoch=2, roster=roster, members=(NodeId(member),), end=MergeBase())
 
 
 @pytest.mark.parametrize("later", [0, 1])
@@ -188,7 +188,7 @@ def test_two_decisions_for_one_epoch_stop_both(tmp_path: Path, later: int) -> No
                 config = made.configs[name]
                 config.data_dir.mkdir(parents=True)
                 journal = Journal(config.data_dir)
-                view = replace(decided(made.ports, name), lineage=config.lineage)
+                view = replace(decided(made.ports, name), log_id=config.log_id)
                 journal.write([PutView(view=view, node_id=NodeId(name), incarnation=1)])
                 journal.close()
                 if number == 0 and later:  # one of them went on since: it remembers
@@ -293,7 +293,7 @@ def test_of_two_equal_masters_one_with_an_older_disk_is_admitted_after_force(
             shutil.copytree(tmp_path / "image", tmp_path / "B")
             epochs = made.nodes["A"].membership.epochs
             if when == "it was told to join":
-                order = JoinOrder(lineage=made.configs["A"].lineage, incarnation=2)
+                order = JoinOrder(log_id=made.configs["A"].log_id, incarnation=2)
                 journal = Journal(made.configs["B"].data_dir)
                 journal.write([keep_order(order)])
                 journal.close()

@@ -158,7 +158,7 @@ def test_greetings_of_the_wrong_node(tmp_path: Path) -> None:
                 (replace(hello, oldest=9, newest=9), "none in common"),
                 (replace(hello, url="http://127.0.0.1:1"), "URL"),
                 (replace(hello, node_id="X"), "is configured"),
-                (replace(hello, lineage="x"), "lineage"),
+                (replace(hello, log_id="x"), "log_id"),
                 (replace(hello, config_hash="x"), "configuration"),
                 (replace(hello, instance="x"), "two nodes with one id"),
             ):
@@ -236,7 +236,7 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                 assert (await peer.send("/peer/v1/posts", post))[0] == 409
                 assert peer.to == right
                 forged = Post(
-                    lineage="l",
+                    log_id="l",
                     epoch=1,
                     sender=a.config.node_id,
                     round=1,
@@ -371,7 +371,7 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
             base = WorkerReport(
                 worker_id="w",
                 node_id="A",
-                lineage=a.config.lineage,
+                log_id=a.config.log_id,
                 epoch=1,
                 position=2,
                 chain_hash=a.base.journal.read_hash_at(2).hex(),

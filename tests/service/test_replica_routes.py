@@ -272,7 +272,7 @@ async def _no_lease(worker_id: str, *, named: bool) -> Lease:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"lineage": "other"}, "lineage 'other'"),
+        ({"log_id": "other"}, "log_id 'other'"),
         ({"chain_hash": "00" * 32}, "another history"),
         ({"position": 2}, "the queue here ends at 1"),
         ({"chunk_bytes": 1}, "replication.chunk-bytes"),
@@ -491,7 +491,7 @@ def test_a_client_reads_its_own_write_at_another_site(tmp_path: Path) -> None:
             with Client(a.config.master_url) as here, Client(b.config.master_url) as there:
                 receipt = await asyncio.to_thread(here.append, "t", [{"id": 1, "v": "x"}])
                 for wrong, error in (
-                    (replace(receipt, lineage="other"), ForeignLogError),
+                    (replace(receipt, log_id="other"), ForeignLogError),
                     (replace(receipt, position=None), LocalProtocolError),
                 ):
                     with pytest.raises(error):

@@ -33,7 +33,7 @@ def at_end(lake: Path, node: NodeProcess) -> ReplicaState:
     with closing(ReplicaDirectory(lake)) as directory:
         state = replace(
             directory.load(),
-            lineage=status["lineage"],
+            log_id=status["log_id"],
             position=status["chain_position"],
             chain_hash=status["chain_hash"],
         )

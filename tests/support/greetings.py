@@ -15,7 +15,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "is_linked": lambda node_id: True,
     "shortfall": lambda node_id, standing: "",
     "is_blank": lambda node_id: False,
-    "shown": lambda lineage, epoch: ("", 0, ""),
+    "shown": lambda log_id, epoch: ("", 0, ""),
     "standing": lambda: None,
 }
 

@@ -44,7 +44,7 @@ class Lake:
         with closing(ReplicaDirectory(self.path)) as directory:
             state = replace(
                 directory.load(),
-                lineage="l",
+                log_id="l",
                 epoch=1,
                 position=self.position,
                 chain_hash=f"{self.position:064x}",

@@ -25,7 +25,7 @@ def base_of(
     hash_at: Callable[[int], bytes | None],
     *,
     position: int,
-    lineage: str = "l",
+    log_id: str = "l",
     dead_after_us: int = 10_000_000,
     saved: Mapping[str, bytes] | None = None,
     links: Mapping[str, Any] | None = None,
@@ -33,7 +33,7 @@ def base_of(
     """Return a foundation; `ordered` and `published` may grow, `links` come and go."""
     return SimpleNamespace(
         config=SimpleNamespace(
-            node_id=node_id, lineage=lineage, worker_dead_after=dead_after_us / 1e6
+            node_id=node_id, log_id=log_id, worker_dead_after=dead_after_us / 1e6
         ),
         ordered=SimpleNamespace(value=position),
         published=SimpleNamespace(value=position),
@@ -56,7 +56,7 @@ def report(position: int, node: str = "A", rows: int = 1, diverged: str = "") ->
     return WorkerReport(
         worker_id=f"w{node}",
         node_id=node,
-        lineage="l",
+        log_id="l",
         epoch=1,
         position=position,
         chain_hash=(hash_at(position) or b"").hex(),

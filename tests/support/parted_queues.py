@@ -62,7 +62,7 @@ def append_run(seq: int, n: int = 1, *, origin: str = "B", **options: Any) -> Pu
 
 @dataclass
 class OtherNode:
-    """Stands in for a node that goes on under a forced lineage."""
+    """Stands in for a node that goes on under a forced log id."""
 
     entries: list[QueueEntry]
     #: Transaction id text → receipt.
@@ -82,9 +82,9 @@ class OtherNode:
                 "node_id": "A",
                 "phase": "NORMAL",
                 "halted": None,
-                "lineage": "forced",
+                "log_id": "forced",
                 "epoch": 2,
-                "ancestors": [{"lineage": LOG, "epoch": 1}],
+                "ancestors": [{"log_id": LOG, "epoch": 1}],
                 "begins_after": {
                     "position": self.begins_after[0],
                     "chain_hash": self.begins_after[1].hex(),
@@ -95,7 +95,7 @@ class OtherNode:
             }
             return found | self.changed
         if path == "/v1/info":
-            return {"lineage": LOG}
+            return {"log_id": LOG}
         if path == "/v1/queue":
             if query["after"] < self.kept_after:
                 raise ExpiredError("expired", kept_after=self.kept_after)
@@ -137,7 +137,7 @@ class Node:
             },
             {},
         )
-        self.config = replace(self.config, log_lineage=LOG)
+        self.config = replace(self.config, first_log_id=LOG)
         self.payloads = LocalPayloadStore(self.config.payload_dir)
 
     def write(self, *writes: Any) -> None:

@@ -37,7 +37,7 @@ def write_state(lake: Path, worker_id: str, position: int) -> None:
     """Write what a worker keeps beside its tables."""
     own = lake / "_sparktxlog"
     own.mkdir(parents=True, exist_ok=True)
-    state = {"worker_id": worker_id, "lineage": "l", "position": position}
+    state = {"worker_id": worker_id, "log_id": "l", "position": position}
     (own / "state.json").write_text(json.dumps(state))
 
 
@@ -46,7 +46,7 @@ def report_of(status: Mapping[str, Any], version: int, worker_id: str = "w") -> 
     return WorkerReport(
         worker_id=worker_id,
         node_id=status["node_id"],
-        lineage=status["lineage"],
+        log_id=status["log_id"],
         epoch=status["epoch"],
         position=status["position"],
         chain_hash=status["chain_hash"],

@@ -99,7 +99,7 @@ class StandInDonor(ThreadingHTTPServer):
             token=self.token,
             node_id=self.node_id,
             url=f"http://127.0.0.1:{self.server_address[1]}",
-            lineage="l",
+            log_id="l",
             epoch=1,
             position=10,
             chain_hash="00",

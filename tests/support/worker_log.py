@@ -66,12 +66,12 @@ class Operation:
 class LogBuilder:
     """Makes transactions and publishes them as segments."""
 
-    def __init__(self, root: Path, *, interval: int = 10_000, lineage: str = "test") -> None:
+    def __init__(self, root: Path, *, interval: int = 10_000, log_id: str = "test") -> None:
         self.root = root
         self.payloads = root / "payloads"
         self.payloads.mkdir(parents=True, exist_ok=True)
         self.interval = interval
-        self.lineage = lineage
+        self.log_id = log_id
         self.tables: dict[str, TableDefinition] = {}
         self._dropped: dict[str, TableDefinition] = {}
         self.segments: list[Segment] = []
@@ -375,7 +375,7 @@ class MemoryLog:
     def info(self) -> NodeInfo:
         return NodeInfo(
             node_id="a",
-            lineage=self.log.lineage,
+            log_id=self.log.log_id,
             payload_root=str(self.log.payloads),
             lake_root=str(self.lake),
             signature_interval=self.log.interval,
@@ -391,7 +391,7 @@ class MemoryLog:
         found = [segment for segment in self.log.segments if segment.last > after]
         return LogTail(
             position=self._published(),
-            lineage=self.log.lineage,
+            log_id=self.log.log_id,
             epoch=1,
             segments=tuple(found[:limit]),
         )

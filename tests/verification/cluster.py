@@ -131,7 +131,7 @@ class Cluster:
             node_id=NodeId(self.members[0]),
             members=tuple(map(NodeId, self.members)),
             quorum=quorum,
-            lineage="simulated",
+            log_id="simulated",
             **settings,
         )
         #: Facts of all payloads, by digest.

@@ -316,7 +316,7 @@ class Scenario:
         base = self.cluster.nodes[NodeId(receiver)].master
         assert base is not None
         post = Post(
-            lineage=options.get("lineage", config.lineage),
+            log_id=options.get("log_id", config.log_id),
             epoch=config.epoch,
             sender=NodeId(options.get("as", sender)),
             round=1_000_000,

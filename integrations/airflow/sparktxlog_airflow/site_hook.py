@@ -53,4 +53,4 @@ class TxLogHook(BaseHook):
                 info = client.info()
         except TxLogError as error:
             return False, str(error)
-        return True, f"node {info['node_id']} of {info['lineage']}, position {info['position']:,}"
+        return True, f"node {info['node_id']} of {info['log_id']}, position {info['position']:,}"

@@ -537,7 +537,7 @@ class Client(LogClient, Commits[Rows, Columns]):
                 "/v1/snapshot",
                 position=position,
                 at_least=wanted.position,
-                lineage=wanted.lineage,
+                log_id=wanted.log_id,
                 timeout_s=timeout or None,
                 waits=timeout > 0,
             )

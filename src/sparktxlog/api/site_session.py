@@ -228,7 +228,7 @@ class SiteSession:
         answer = self.home.get(
             "/v1/published",
             at_least=wanted.position,
-            lineage=wanted.lineage,
+            log_id=wanted.log_id,
             timeout_s=self.timeout_s,
             waits=True,
         )
@@ -277,7 +277,7 @@ class SiteSession:
                     "/v1/snapshot",
                     position=position,
                     at_least=wanted.position,
-                    lineage=wanted.lineage,
+                    log_id=wanted.log_id,
                     timeout_s=wait_s,
                     waits=wanted.position > 0,
                 )

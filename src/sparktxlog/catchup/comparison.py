@@ -4,7 +4,7 @@ A replica is IN_SYNC if its chain hash is the log's at its position **and** no m
 other signatures for its tables (`opinions`).  Otherwise it is
 
 - EMPTY: nothing was applied yet;
-- FOREIGN: it belongs to another log (lineage);
+- FOREIGN: it belongs to another log (log id);
 - AHEAD: its position is after the end of this node's queue;
 - DIVERGED: same log, but other history (hash) or other content (signature, recount), or it says so.
 
@@ -29,7 +29,7 @@ class Cause(str, Enum):
     NONE = "none"
     #: IN_SYNC or EMPTY, but the log does not reach back to the position.
     EXPIRED = "expired"
-    LINEAGE = "lineage"
+    LOG_ID = "log_id"
     BEYOND = "beyond"
     #: No run ends at the position, so the state is not valid.
     NO_RUN_END = "no-run-end"
@@ -49,7 +49,7 @@ class Cause(str, Enum):
 class LogView:
     """What this node knows about its log at the position of a report."""
 
-    lineage: str
+    log_id: str
     #: End of the synchronized queue here.
     position: int
     #: End of its published part, 0 ≤ published ≤ position.
@@ -84,11 +84,11 @@ class Comparison:
 def compare(report: WorkerReport, log: LogView) -> Comparison:
     """Judge a replica's report by the log alone; `judge` adds the opinions of other sites."""
     where = f"position {report.position}"
-    if report.lineage != log.lineage:
+    if report.log_id != log.log_id:
         return Comparison(
             verdict=ReplicaVerdict.FOREIGN,
-            cause=Cause.LINEAGE,
-            reason=f"the replica belongs to log {report.lineage!r}, this is {log.lineage!r}",
+            cause=Cause.LOG_ID,
+            reason=f"the replica belongs to log {report.log_id!r}, this is {log.log_id!r}",
         )
     if report.position == 0:
         return _behind(ReplicaVerdict.EMPTY, report, log)

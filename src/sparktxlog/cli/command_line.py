@@ -146,8 +146,8 @@ def config_check(
     warnings = exposures(config)
     if as_json:
         # The log of a single node gets its name when it is founded.
-        lineage = config.lineage if config.peers else None
-        print_json({"file": str(path), "ok": True, "lineage": lineage, "warnings": warnings})
+        log_id = config.log_id if config.peers else None
+        print_json({"file": str(path), "ok": True, "log_id": log_id, "warnings": warnings})
     else:
         for warning in warnings:
             typer.echo(f"[{warning['code']}] {warning['text']}", err=True)

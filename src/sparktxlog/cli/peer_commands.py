@@ -212,7 +212,7 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
         print_json(found)
         return
     print_rows(
-        f"{found['lineage']}, epoch {found['epoch']}: this node is {found['phase']}"
+        f"{found['log_id']}, epoch {found['epoch']}: this node is {found['phase']}"
         + (f", the quorum is {found['quorum_rule']}" if found.get("quorum_rule") else ""),
         ("node", "address", "votes", "member", "witness", "incarnation", "on duty", "missed"),
         [
@@ -410,7 +410,7 @@ def _print_given_way(done: GaveWay, config: Path, dry_run: bool) -> None:
 
 def _next_steps(done: GaveWay, config: Path) -> list[str]:
     join = (
-        f"sparktxlog serve --config {config}   (joins {done.lineage} as incarnation "
+        f"sparktxlog serve --config {config}   (joins {done.log_id} as incarnation "
         f"{done.incarnation}; its worker copies the tables, or jobs/replicate.py if it is AHEAD)"
     )
     submit = f"submit again, under their ids, the transactions of {done.table} that you still need"

@@ -347,7 +347,7 @@ def epochs(
     """
     columns: Columns = {
         "taken up (UTC)": lambda epoch: time_text(epoch["taken_up_at"]),
-        **{name: name for name in ("lineage", "epoch", "members", "joined", "left", "changed")},
+        **{name: name for name in ("log_id", "epoch", "members", "joined", "left", "changed")},
         "quorum": lambda epoch: f"{epoch['quorum']} ({epoch['quorum_rule']})",
         "begins after": lambda epoch: epoch["begins_after"]["position"],
         "phase": "phase",

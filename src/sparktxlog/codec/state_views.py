@@ -91,7 +91,7 @@ TRANSFERS = (
 #: remembered; `changed`: other nodes whose seat is new, gone or altered.  `phase`: of the asked
 #: node when it took the epoch up, at its own clock.
 EPOCHS = (
-    "lineage: string, epoch: bigint, members: array<string>, quorum: bigint, quorum_rule: string, "
+    "log_id: string, epoch: bigint, members: array<string>, quorum: bigint, quorum_rule: string, "
     "roster: array<struct<id: string, url: string, weight: bigint, witness: boolean, "
     "incarnation: bigint>>, begins_after: struct<position: bigint, chain_hash: string>, "
     "joined: array<string>, left: array<string>, changed: array<string>, phase: string, "

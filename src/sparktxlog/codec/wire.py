@@ -73,13 +73,13 @@ class Hello:
     instance: str
     #: New at each start; requests of the other side carry it, so that old ones are refused.
     boot: str
-    lineage: str
+    log_id: str
     #: `NodeConfig.shared_hash()`.
     config_hash: str
     software: str = ""
     #: `NodeConfig.founding_hash()`; empty once the places were decided by an epoch.
     founding_hash: str = ""
-    #: Lineages that `lineage` continues by `force` (P23).
+    #: Log ids that `log_id` continues by `force` (P23).
     ancestors: tuple[str, ...] = ()
     #: Epoch of the node, 0 = unknown; and the last one of each ancestor.
     epoch: int = 0
@@ -88,7 +88,7 @@ class Hello:
     incarnation: int = 1
     #: True: the node has nothing of the log yet.
     fresh: bool = False
-    #: Answer to a fresh node: the incarnation under which it must join `lineage`; 0 = welcome.
+    #: Answer to a fresh node: the incarnation under which it must join `log_id`; 0 = welcome.
     join_as: int = 0
     #: What the node loaded at its start (P30); None = it shows nothing.
     standing: Standing | None = None

@@ -135,7 +135,7 @@ class NodeConfig:
         "host:port to listen on; default: host and port of master-url."
     )
     cluster: str = Setting(read_node_id, "sparktxlog", shared=True)(
-        "Name of the cluster; the log id (lineage) begins with it."
+        "Name of the cluster; the log id begins with it."
     )
     data_dir: Path = Setting(_tables_path)(
         "Directory of the node's own state (required); one process at a time."
@@ -402,7 +402,7 @@ class NodeConfig:
     #: What `grants-file` says.
     grants: tuple[ClientGrant, ...] = ()
     #: Log id, once it no longer follows from the configuration; empty before.
-    log_lineage: str = ""
+    first_log_id: str = ""
     #: Newest wire version to speak, 0 = that of the release; not a setting, for tests of upgrades.
     wire_version: int = 0
     #: Key → where its value was given; missing keys have their defaults.
@@ -432,10 +432,10 @@ class NodeConfig:
         return tuple(place.id for place in self.places if not place.witness)
 
     @property
-    def lineage(self) -> str:
+    def log_id(self) -> str:
         """Log id: made of the first members, the same on every node, and never changed."""
-        if self.log_lineage:
-            return self.log_lineage
+        if self.first_log_id:
+            return self.first_log_id
         names = "\n".join((self.cluster, *self.members))
         return f"{self.cluster}-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
 

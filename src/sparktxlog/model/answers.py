@@ -23,7 +23,7 @@ class InfoAnswer(TypedDict):
     node_id: str
     master_url: str
     cluster: str
-    lineage: str
+    log_id: str
     epoch: int
     phase: str
     members: list[str]
@@ -116,7 +116,7 @@ class EndOfQueue(TypedDict):
 class Ancestor(TypedDict):
     """A log that this one continues, up to an epoch."""
 
-    lineage: str
+    log_id: str
     epoch: int
 
 
@@ -136,7 +136,7 @@ class EpochView(TypedDict):
 
     phase: str
     phase_reason: str
-    lineage: str
+    log_id: str
     ancestors: list[Ancestor]
     epoch: int
     members: list[str]

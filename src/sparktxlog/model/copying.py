@@ -51,7 +51,7 @@ class Lease:
     node_id: str
     #: URL of the donor, without path.
     url: str
-    lineage: str
+    log_id: str
     epoch: Int64
     #: Position of the snapshot, a run end; and the chain hash there, hexadecimal.
     position: JournalNumber

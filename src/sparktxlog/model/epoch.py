@@ -28,9 +28,9 @@ class QueueEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRecord:
-    """An epoch that a node entered; key (lineage, epoch)."""
+    """An epoch that a node entered; key (log id, epoch)."""
 
-    lineage: str
+    log_id: str
     epoch: int
     #: In precedence order, as `roster`.
     members: tuple[str, ...]

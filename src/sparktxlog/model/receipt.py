@@ -73,7 +73,7 @@ class Receipt:
     #: Ids that the node made, UUID texts in order; empty if the client gave them.
     ids: tuple[str, ...] = ()
     #: The log whose position it is; None = not known here.
-    lineage: str | None = None
+    log_id: str | None = None
     #: Of a synchronous transaction that was ordered while members went away: how many members are
     #: known to hold it; fewer than it was to have.
     copies: int | None = None

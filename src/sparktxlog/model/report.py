@@ -67,7 +67,7 @@ class WorkerReport:
     worker_id: str
     #: Node (site) whose replica this is.
     node_id: str
-    lineage: str
+    log_id: str
     epoch: Int64
     #: Applied position, a run end.
     position: JournalNumber

@@ -324,7 +324,7 @@ class Master:
             else self._awaited_admission(),
             halted=self._halted,
             phase=self.phase,
-            lineage=self.view.lineage,
+            log_id=self.view.log_id,
             members=self.view.members,
             roster=self.view.roster,
             quorum=self.view.quorum,
@@ -377,7 +377,7 @@ class Master:
                 self._progress = True
                 ordering.on_files(event, now)
             case TailReceived():
-                if event.tail.lineage in self._lineages:
+                if event.tail.log_id in self._log_ids:
                     ordering.on_tail(event.tail, now)
                     self._following.source = event.tail.sender
                     self._progress = True
@@ -397,8 +397,8 @@ class Master:
                 assert_never(event)
 
     @property
-    def _lineages(self) -> set[str]:
-        return {self.view.lineage, *(lineage for lineage, _ in self.view.ancestors)}
+    def _log_ids(self) -> set[str]:
+        return {self.view.log_id, *(log_id for log_id, _ in self.view.ancestors)}
 
     # -- which messages count ----------------------------------------------------------------------
 
@@ -505,11 +505,11 @@ class Master:
         view = self.view
         if post.sender in self._doubted:
             return
-        if post.lineage == view.lineage and post.epoch > view.epoch:
+        if post.log_id == view.log_id and post.epoch > view.epoch:
             self._succession.ask_view(post.sender, now)
-        elif post.epoch < view.epoch and post.lineage in self._lineages:
+        elif post.epoch < view.epoch and post.log_id in self._log_ids:
             self._succession.tell_view(post.sender, now)
-        elif post.lineage == view.lineage and post.sender in view.members:
+        elif post.log_id == view.log_id and post.sender in view.members:
             self._succession.suspicion.heard(post.sender, now)
             seat = view.seat(post.sender)
             self._ordering.on_post(post, now)
@@ -544,14 +544,14 @@ class Master:
     def _on_force(self, event: ForceRequested, now: int) -> None:
         """Go on alone: an operator says that the others are dead (P23)."""
         ordering = self._ordering
-        if not self._current.is_member or event.lineage in self._lineages:
-            reason = "only a member can go on alone, under a new lineage"
+        if not self._current.is_member or event.log_id in self._log_ids:
+            reason = "only a member can go on alone, under a new log id"
             return self._succession.changes.refuse(event.ticket, reason)
         if not ordering.frozen:
             self._wedge("an operator forces this node to go on alone", now)
         accepted = self._succession.voter.accepted
         state = ordering.member_state()
-        view = forced_view(self.view, self._config.node_id, event.lineage, state, accepted)
+        view = forced_view(self.view, self._config.node_id, event.log_id, state, accepted)
         if ordering.want(view, now) != 0:
             reason = "this node does not hold all of the accepted final queue yet; try again"
             return self._succession.changes.refuse(event.ticket, reason)
@@ -707,7 +707,7 @@ class Master:
 
     def _adopt(self, view: View) -> None:
         self._outbox.drop_posts()
-        forced = view.lineage != self.view.lineage
+        forced = view.log_id != self.view.log_id
         self._outbox.persist(PersistView(view=view, incarnation=self.incarnation, forced=forced))
         self._current.view = view
         self._counter.begin_epoch()
@@ -745,7 +745,7 @@ class Master:
             members=members,
             quorum=view.quorum,
             epoch=view.epoch,
-            lineage=view.lineage,
+            log_id=view.log_id,
         )
         return Ordering(
             config,
@@ -783,7 +783,7 @@ def first_view(config: MasterConfig) -> View:
     """Return the view of the first epoch, which is configured, not decided."""
     roster = config.roster or tuple(Seat(node_id=member) for member in config.members)
     return View(
-        lineage=config.lineage,
+        log_id=config.log_id,
         epoch=config.epoch,
         roster=roster,
         members=config.members,

@@ -263,7 +263,7 @@ class AuditTrail:
         left = [str(one) for one in before.members if one not in view.members]
         places = {str(seat.node_id) for seat in view.roster}
         left = [one if one in places else f"{one}, with its place" for one in left]
-        where = f"epoch {view.epoch} of {view.lineage}"
+        where = f"epoch {view.epoch} of {view.log_id}"
         facts = [
             ("forced", f"{where} goes on alone" if forced else ""),
             ("admitted", f"{where}: {', '.join(came)}" if came else ""),

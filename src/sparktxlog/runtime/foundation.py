@@ -23,7 +23,7 @@ from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
 from sparktxlog.runtime.membership.data_owner import claim, refuse_older
-from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_lineage
+from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_log_id
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order
 from sparktxlog.runtime.membership.standings import (
     INSTANCE,
@@ -189,7 +189,7 @@ def _recovered(
         values=state.values | {write.name: write.value for write in founding},
         core=replace(state.core, standings=kept_standings(state.values)),
     )
-    config = with_lineage(config, state.core.view, order, state.values)
+    config = with_log_id(config, state.core.view, order, state.values)
     settings = RunTimeSettings(config, state.values)
     core = replace(
         core_config(config, order=order, incarnation=state.incarnation, values=state.values),

@@ -221,7 +221,7 @@ class Node:
             "started",
             node=config.node_id,
             url=config.master_url,
-            lineage=view.lineage,
+            log_id=view.log_id,
             position=base.ordered.value,
             published=base.published.value,
             phase=base.master.phase.value,
@@ -340,9 +340,9 @@ class Node:
         return shown
 
     @property
-    def lineage(self) -> str:
+    def log_id(self) -> str:
         """The log whose positions this node tells; `force` begins a new one."""
-        return self.base.master.view.lineage
+        return self.base.master.view.log_id
 
     def info(self) -> InfoAnswer:
         """Return names, limits and directories for clients and workers."""
@@ -351,7 +351,7 @@ class Node:
             "node_id": config.node_id,
             "master_url": config.master_url,
             "cluster": config.cluster,
-            "lineage": config.lineage,
+            "log_id": config.log_id,
             "epoch": view.epoch,
             "phase": self.epochs.phase.value,
             "members": list(view.members),

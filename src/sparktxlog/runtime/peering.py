@@ -292,10 +292,10 @@ class Peering:
             ForbiddenPeerError: Two decisions for one epoch: both nodes stop (definite).
         """
         own = self._greeter.own
-        if hello.lineage != own.lineage:
+        if hello.log_id != own.log_id:
             return
         if hello.decision and hello.epoch <= own.epoch:
-            here = self._membership.epochs.decision(hello.lineage, hello.epoch)
+            here = self._membership.epochs.decision(hello.log_id, hello.epoch)
             if here and here != hello.decision:
                 text = (
                     f"the log has forked: node {sender!r} and this one have two decisions for "

@@ -78,8 +78,8 @@ class CatalogRoutes(RouteHandlers):
 
     def metastore(self) -> MetastoreAnswer:
         return MetastoreAnswer(
-            metastore_id=str(uuids.uuid5(uuids.NAMESPACE_URL, self._node.lineage)),
-            name=self._node.lineage,
+            metastore_id=str(uuids.uuid5(uuids.NAMESPACE_URL, self._node.log_id)),
+            name=self._node.log_id,
         )
 
     def list_schemas(

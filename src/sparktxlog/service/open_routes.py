@@ -120,7 +120,7 @@ class OpenRoutes(RouteHandlers):
             if position is not None and not waiting.first_wins:
                 content = await self._open.content(transaction_id)
                 receipt = self._node.judged(content, receipt, position)
-            return json_response(replace(receipt, lineage=self._node.lineage))
+            return json_response(replace(receipt, log_id=self._node.log_id))
 
     async def _commit(self, transaction: OpenTransaction, waiting: Waiting) -> Response:
         self._open.check_open(transaction)

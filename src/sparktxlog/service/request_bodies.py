@@ -103,6 +103,6 @@ class SegmentsAnswer(TypedDict):
     """Published segments after a position."""
 
     position: int
-    lineage: str
+    log_id: str
     epoch: int
     segments: list[Segment]

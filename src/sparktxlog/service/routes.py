@@ -142,8 +142,8 @@ _SUBMIT = (LEVEL, TIMEOUT, AFTER)
 _REACH = (AFTER, seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
 _BEHIND = whole("after", "After this position.", 0)
 _AT_LEAST = whole("at_least", "Wait until it is reached.", 0)
-_LINEAGE = Query(
-    "lineage",
+_LOG_ID = Query(
+    "log_id",
     "The log of the receipt that at_least was taken from. A position of another log is refused.",
     "",
 )
@@ -391,7 +391,7 @@ _QUESTIONS = (
         "End of the queue table",
         PositionAnswer,
         _AT_LEAST,
-        _LINEAGE,
+        _LOG_ID,
         _WAIT,
     ),
     get(
@@ -401,7 +401,7 @@ _QUESTIONS = (
         SnapshotAnswer,
         _AT,
         _AT_LEAST,
-        _LINEAGE,
+        _LOG_ID,
         _WAIT,
     ),
     get(

@@ -70,7 +70,7 @@ class StateRoutes(RouteHandlers):
                 hint="It may be on its way from another site; ask the node that it was sent to.",
                 transaction_id=text,
             )
-        return replace(receipt, lineage=self._node.lineage)
+        return replace(receipt, log_id=self._node.log_id)
 
     async def tables(self, after: int, timeout: float) -> list[TableAt]:
         await self._node.reach(after, timeout)
@@ -116,14 +116,14 @@ class StateRoutes(RouteHandlers):
         }
         return cast(TableAt, msgspec.to_builtins(definition) | counted)
 
-    async def published(self, at_least: int, lineage: str, timeout: float) -> PositionAnswer:
-        self._node.epochs.check_position(lineage, at_least)
+    async def published(self, at_least: int, log_id: str, timeout: float) -> PositionAnswer:
+        self._node.epochs.check_position(log_id, at_least)
         return {"position": await self._node.published(at_least, timeout)}
 
     async def snapshot(
-        self, position: int, at_least: int, lineage: str, timeout: float
+        self, position: int, at_least: int, log_id: str, timeout: float
     ) -> SnapshotAnswer:
-        self._node.epochs.check_position(lineage, at_least)
+        self._node.epochs.check_position(log_id, at_least)
         return await self._node.snapshot(None if position < 0 else position, at_least, timeout)
 
     async def probe(self, name: str) -> ProbedFile:
@@ -157,7 +157,7 @@ class StateRoutes(RouteHandlers):
         info = self._node.info()
         return {
             "position": position,
-            "lineage": info["lineage"],
+            "log_id": info["log_id"],
             "epoch": info["epoch"],
             "segments": segments,
         }

@@ -284,10 +284,10 @@ class SubmitRoutes(RouteHandlers):
         receipt = await self._node.submit(
             marking(transaction_id_from_text(id_), said), level=found, copies=copies, timeout=left
         )
-        return replace(receipt, lineage=self._node.lineage)
+        return replace(receipt, log_id=self._node.log_id)
 
     def _told(self, receipt: Receipt, **more: Any) -> Response:
-        return json_response(replace(receipt, lineage=self._node.lineage, **more))
+        return json_response(replace(receipt, log_id=self._node.log_id, **more))
 
     async def reach(self, request: Request) -> float:
         """Wait for the position that the request must come after; return the seconds waited.

@@ -1,6 +1,6 @@
 """How nodes greet each other: the check that precedes all other requests.
 
-A greeting is compared with this node's: node id and URL, log id (lineage), shared settings, wire
+A greeting is compared with this node's: node id and URL, log id, shared settings, wire
 version, and the *instance*: a UUID made with the data directory.  Places are those of the
 configuration until an epoch is decided, then those of its view.
 
@@ -90,7 +90,7 @@ class GreetingNode(Protocol):
     def is_blank(self, node_id: str) -> bool:
         """Return whether a node has shown no state yet on which others could rely."""
 
-    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+    def shown(self, log_id: str, epoch: int) -> tuple[str, int, str]:
         """Return the decision on an epoch, and this node's position and chain hash."""
 
     def standing(self) -> Standing | None:
@@ -131,7 +131,7 @@ class Greeter:
     @property
     def own(self) -> Hello:
         """This node's greeting as of now."""
-        decision, position, chain_hash = self._node.shown(self._own.lineage, self._own.epoch)
+        decision, position, chain_hash = self._node.shown(self._own.log_id, self._own.epoch)
         return replace(
             self._own,
             fresh=self._node.is_fresh(),
@@ -165,7 +165,7 @@ class Greeter:
     def enter(
         self,
         places: Mapping[str, Place | str],
-        lineage: str,
+        log_id: str,
         ancestors: Iterable[str],
         *,
         epoch: int = 0,
@@ -176,7 +176,7 @@ class Greeter:
         self.set_places(places)
         self._own = replace(
             self._own,
-            lineage=lineage,
+            log_id=log_id,
             ancestors=tuple(ancestors),
             founding_hash="",
             epoch=epoch,
@@ -224,7 +224,7 @@ class Greeter:
 
         The first case that applies counts:
 
-            a fresh node, of another lineage   joins the log that is here
+            a fresh node, of another log id   joins the log that is here
             a fork, another log or founding    refused
             fresh, and would found this log    joins under the next incarnation, if a member says so
             the known disk, showing less       joins under the next incarnation
@@ -283,8 +283,8 @@ class Greeter:
         return replaced and not self._is_old_alive(hello)
 
     def _falls_short(self, hello: Hello, own: Hello) -> str:
-        # Not asked of who went on under a lineage of its own: an operator forced it as it was.
-        if hello.standing is None or hello.lineage not in (own.lineage, *own.ancestors):
+        # Not asked of who went on under a log id of its own: an operator forced it as it was.
+        if hello.standing is None or hello.log_id not in (own.log_id, *own.ancestors):
             return ""
         return self._node.shortfall(hello.node_id, hello.standing)
 
@@ -403,14 +403,14 @@ def _check_log(hello: Hello, own: Hello, *, joins: bool) -> None:
             # In the message: the other node shows only that of a refusal.
             are_forks(hello, own) and not joins,
             (
-                f"the log has forked: node {name!r} went on as lineage {hello.lineage[:120]!r}, "
-                f"this one as {own.lineage!r}.  {QUARANTINE_HINT}"
+                f"the log has forked: node {name!r} went on as log id {hello.log_id[:120]!r}, "
+                f"this one as {own.log_id!r}.  {QUARANTINE_HINT}"
             ),
             "",
         ),
         (
             not continues(hello, own),
-            f"lineage of node {name!r} is {hello.lineage[:120]!r}, here {own.lineage!r}",
+            f"log_id of node {name!r} is {hello.log_id[:120]!r}, here {own.log_id!r}",
             "cluster and the set of members must be the same on all members.",
         ),
         (
@@ -424,16 +424,16 @@ def _check_log(hello: Hello, own: Hello, *, joins: bool) -> None:
 def continues(theirs: Hello, ours: Hello) -> bool:
     """Return whether two nodes belong to one log; one may not know of a `force` yet."""
     return (
-        theirs.lineage == ours.lineage
-        or theirs.lineage in ours.ancestors
-        or ours.lineage in theirs.ancestors
+        theirs.log_id == ours.log_id
+        or theirs.log_id in ours.ancestors
+        or ours.log_id in theirs.ancestors
     )
 
 
 def are_forks(theirs: Hello, ours: Hello) -> bool:
     """Return whether two nodes continued one log separately (P23).
 
-    Either neither of their lineages continues the other, or one node is in epochs of an ancestor
+    Either neither of their log ids continues the other, or one node is in epochs of an ancestor
     that the other does not know.
     """
     if continues(theirs, ours):
@@ -442,6 +442,6 @@ def are_forks(theirs: Hello, ours: Hello) -> bool:
 
 
 def _outran(one: Hello, other: Hello) -> bool:
-    """Return whether a node is in a later epoch of its lineage than the other one continued."""
+    """Return whether a node is in a later epoch of its log id than the other one continued."""
     left = dict(zip(other.ancestors, other.ancestor_epochs, strict=False))
-    return one.lineage != other.lineage and one.epoch > left.get(one.lineage, one.epoch)
+    return one.log_id != other.log_id and one.epoch > left.get(one.log_id, one.epoch)

@@ -314,7 +314,7 @@ def check_copy_and_image(spark: SparkSession, lake: Path, root: Path) -> None:
     """Copies and images keep comments, properties and clustering columns."""
     state = read_state(lake)
     assert state is not None
-    source = CopyLog(LogBuilder(root, lineage=state.lineage), root / "copied", lake)
+    source = CopyLog(LogBuilder(root, log_id=state.log_id), root / "copied", lake)
     with closing(ReplicaDirectory(source.lake)) as directory:
         Applier(
             spark,

@@ -258,7 +258,7 @@ def test_changes_of_a_table_are_read_in_batches_and_at_the_other_site(
     hashes = [run["chain_hash"] for run in queue_of(cluster.nodes["A"])]
     for old, new, words in (
         (hashes[-1], hashes[-2], "another branch"),
-        ('"lineage": "', '"lineage": "other-', "another log"),
+        ('"log_id": "', '"log_id": "other-', "another log"),
     ):
         edit_offset(tmp_path / "checkpoint", old, new)
         assert words in refused(ForeignLogError, lambda: deliver(there, tmp_path))

@@ -51,14 +51,14 @@ def offer(
 
 
 def lease(
-    tables: Iterable[OfferedTable], position: int, chain_hash: str = "h", lineage: str = "test"
+    tables: Iterable[OfferedTable], position: int, chain_hash: str = "h", log_id: str = "test"
 ) -> Lease:
     return Lease(
         lease_id="lease",
         token="token",
         node_id="b",
         url="http://nowhere",
-        lineage=lineage,
+        log_id=log_id,
         epoch=1,
         position=position,
         chain_hash=chain_hash,
@@ -76,7 +76,7 @@ def lease_of(lake: Path) -> Lease:
         offer(lake / name, table.definition, table.version, table.signature)
         for name, table in sorted(state.tables.items())
     ]
-    return lease(tables, state.position, state.chain_hash, state.lineage)
+    return lease(tables, state.position, state.chain_hash, state.log_id)
 
 
 class FolderFetcher(DonorFetcher):

@@ -17,7 +17,7 @@ if __name__ == "__main__":
     url, lake = sys.argv[1], Path(sys.argv[2])
     with closing(HttpLogSource(url)) as source, closing(ReplicaDirectory(lake)) as directory:
         info = source.info()
-        state = replace(directory.load(), lineage=info.lineage)
+        state = replace(directory.load(), log_id=info.log_id)
         source.report(report_of(state, info.node_id))
         ticket = source.copy_ticket(state.worker_id, forced=True)
         DonorFetcher(lake, "killed").hold(ticket)

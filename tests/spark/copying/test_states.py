@@ -101,7 +101,7 @@ class Sites:
             closing(HttpLogSource(node.url)) as source,
             closing(ReplicaDirectory(node.lake)) as directory,
         ):
-            state = replace(directory.load(), lineage=source.info().lineage)
+            state = replace(directory.load(), log_id=source.info().log_id)
             report = report_of(state, node.name)
             wait_until(
                 lambda: source.report(report).plan == plan and message in node.log_text()[before:],
@@ -348,7 +348,7 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
     with pytest.raises(InvalidRequestError, match="one lake would count as two sites"):
         sites.work(sites.b)
     for copies in ({}, {"copies": CopyOptions()}):
-        with pytest.raises(DivergedError, match="is of lineage"):
+        with pytest.raises(DivergedError, match="is of log id"):
             sites.work(sites.b, takes_lake=True, **copies)
     assert sites.rows(lake) == [4711]
     said = Said(sites.b)

@@ -29,7 +29,7 @@ from sparktxlog.worker.replica.state import ReplicaState, read_state
 class TakenLog:
     """What a node publishes, as `Site` wants it."""
 
-    lineage: str
+    log_id: str
     payloads: Path
     interval: int
     segments: list[Segment]
@@ -40,7 +40,7 @@ class TakenLog:
         with closing(HttpLogSource(url)) as source:
             info, tail = source.info(), source.segments(0, wait_s=0)
             return cls(
-                lineage=info.lineage,
+                log_id=info.log_id,
                 payloads=Path(info.payload_root),
                 interval=info.signature_interval,
                 segments=list(tail.segments),

@@ -498,8 +498,8 @@ def test_the_fence_refuses_other_logs(spark: SparkSession, tmp_path: Path) -> No
     other.publish()
     with pytest.raises(DivergedError, match="has hash"):
         apply(spark, other, lake)
-    other.lineage = "elsewhere"
-    with pytest.raises(DivergedError, match="lineage"):
+    other.log_id = "elsewhere"
+    with pytest.raises(DivergedError, match="log_id"):
         apply(spark, other, lake)
     assert rows_in(spark, lake, "orders") == []
 
@@ -636,7 +636,7 @@ def test_a_following_worker_outlives_an_absent_node(
     assert outcome.position == 2 and source.calls == 4
     # On a slow machine heartbeats repeat them.
     assert [*dict.fromkeys(report.position for report in reporting.reports)] == [0, 1, 2]
-    assert {report.lineage for report in reporting.reports} == {"test"}
+    assert {report.log_id for report in reporting.reports} == {"test"}
 
 
 class CountingLog(MemoryLog):

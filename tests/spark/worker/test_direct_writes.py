@@ -82,7 +82,7 @@ def test_each_act_is_noticed_and_stops_its_table_only(spark: SparkSession, tmp_p
         assert "Delta-Lake" in reason and f"({ACTS[NAMES[name]]})" in reason
         assert f"sparktxlog repair {name}" in reason
     known = LogView(
-        lineage=log.lineage,
+        log_id=log.log_id,
         position=log.position,
         published=log.position,
         chain_hash=report.chain_hash,

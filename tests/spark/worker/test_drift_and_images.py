@@ -156,7 +156,7 @@ def test_an_image_and_the_log_bring_a_site_back(sites: Sites, tmp_path: Path) ->
     # What the node makes of the first report: the image's position and hash are the log's.
     there = next(r for r in sites.nodes["A"].reports if r.position == first.position)
     view = LogView(
-        lineage=log.lineage,
+        log_id=log.log_id,
         position=log.position,
         published=log.position,
         chain_hash=next(s.to_hash for s in log.segments if s.last == first.position),

@@ -106,7 +106,7 @@ def test_readers_see_whole_transactions_and_their_own_at_every_site(
         with closing(connect(session, b.url)) as there:
             assert there.snapshot().position == 0
             with pytest.raises(ForeignLogError, match="of the log 'other'"):
-                there.table("orders", at_least=replace(receipt, lineage="other"))
+                there.table("orders", at_least=replace(receipt, log_id="other"))
             with follower(spark, b):
                 assert rows(there.table("payments", at_least=receipt)) == AFTER
                 assert rows(there.table("orders", at_least=batch)) == [

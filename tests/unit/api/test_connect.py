@@ -231,7 +231,7 @@ def reading(tmp_path: Path, applied: int) -> tuple[TxLog, Worker, Asked]:
     asked: Asked = []
 
     def get(path: str, **query: Any) -> dict[str, Any]:
-        asked.append((query["at_least"], query["lineage"], query["timeout_s"]))
+        asked.append((query["at_least"], query["log_id"], query["timeout_s"]))
         if max(applied, *(position for position, _ in worker.asked), 0) < query["at_least"]:
             raise NotAppliedError("not yet", applied=applied)
         return {"position": query["position"] or applied, "chain_hash": "ab", "tables": {}}
@@ -271,7 +271,7 @@ def test_a_session_never_sees_less_than_before(tmp_path: Path) -> None:
 
 def test_a_receipt_names_its_log(tmp_path: Path) -> None:
     log, _, asked = reading(tmp_path, applied=9)
-    receipt = Receipt(transaction_id="x", n=3, level=Level.ORDERED, position=7, lineage="l")
+    receipt = Receipt(transaction_id="x", n=3, level=Level.ORDERED, position=7, log_id="l")
     log.snapshot(at_least=receipt)
     assert asked == [(9, "l", 0.0)]
     with pytest.raises(LocalProtocolError, match="no position"):

@@ -23,13 +23,13 @@ def table(rows: int = 1, diverged: str = "") -> TableState:
 REPORT = WorkerReport(
     worker_id="w",
     node_id="A",
-    lineage="l",
+    log_id="l",
     epoch=1,
     position=100,
     chain_hash=HASH,
     tables={"t": table(), "u": table(2)},
 )
-LOG = LogView(lineage="l", position=100, published=100, chain_hash=HASH)
+LOG = LogView(log_id="l", position=100, published=100, chain_hash=HASH)
 SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
 
 
@@ -57,7 +57,7 @@ SAME = {"t": table().signature.to_text(), "u": table(2).signature.to_text()}
         ({"position": 0, "chain_hash": ""}, {"published": 0, "position": 0}, "EMPTY", "none", ""),
         ({"position": 0, "chain_hash": ""}, {"kept_after": 5}, "EMPTY", "expired", "kept after"),
         ({"position": 101}, {}, "AHEAD", "beyond", "queue, 100"),
-        ({"lineage": "other"}, {}, "FOREIGN", "lineage", "'other'"),
+        ({"log_id": "other"}, {}, "FOREIGN", "log_id", "'other'"),
         ({"chain_hash": "cd" * 32}, {}, "DIVERGED", "hash", "another history"),
         ({}, {"chain_hash": None}, "DIVERGED", "no-run-end", "no run of this log ends"),
         (
@@ -102,7 +102,7 @@ def test_a_majority_makes_a_known_replica_diverged_and_no_other_one() -> None:
     assert judged.reason == (
         "at position 90 table 't' (and 1 more) has signature 1:0:0, most sites (A, C) have 2:0:0"
     )
-    for other in ({"lineage": "other"}, {"position": 0}, {"position": 101}):
+    for other in ({"log_id": "other"}, {"position": 0}, {"position": 101}):
         told = compare(replace(REPORT, **other), LOG)  # type: ignore[arg-type]
         assert judge(told, DISSENT, DISSENT) == told
 

@@ -47,7 +47,7 @@ def report(**changes: Any) -> WorkerReport:
     base = WorkerReport(
         worker_id="w",
         node_id="T",
-        lineage="l",
+        log_id="l",
         epoch=1,
         position=100,
         chain_hash=HASH,
@@ -143,7 +143,7 @@ def test_up_to_date_needs_nothing() -> None:
 
 # -- unknown states --------------------------------------------------------------------------------
 
-LOG = LogView(lineage="l", position=150, published=150, chain_hash=HASH)
+LOG = LogView(log_id="l", position=150, published=150, chain_hash=HASH)
 OTHERS = Dissent(
     position=100,
     tables=("t",),
@@ -214,7 +214,7 @@ def test_without_a_donor_only_a_table_that_stands_still_lets_the_others_go_on(ca
     assert ("the other tables go on" in decision.reason) is goes_on
 
 
-@pytest.mark.parametrize(("verdict", "cause"), [("AHEAD", "beyond"), ("FOREIGN", "lineage")])
+@pytest.mark.parametrize(("verdict", "cause"), [("AHEAD", "beyond"), ("FOREIGN", "log_id")])
 def test_ahead_and_foreign_are_never_overwritten_by_themselves(verdict: str, cause: str) -> None:
     stopped = decide(known(verdict, cause, report=report(irreparable="x")))
     assert (stopped.plan, stopped.reason, stopped.message) == ("stop", "so it is", "")
@@ -302,8 +302,8 @@ def test_what_is_asked_for_is_done_even_if_it_is_slower() -> None:
         (known("DIVERGED", "hash"), "copy", True),
         (known(cause="expired"), "copy", True),
         (known("AHEAD", "beyond"), "stop", False),
-        (known("FOREIGN", "lineage"), "stop", False),
-        (known("FOREIGN", "lineage", asked_for=True), "stop", True),
+        (known("FOREIGN", "log_id"), "stop", False),
+        (known("FOREIGN", "log_id", asked_for=True), "stop", True),
         (known(behind=0, report=report(irreparable="x")), "up-to-date", True),
         (known(workload=None), "replay", True),
         (known("AHEAD", "beyond", workload=None), "stop", False),

@@ -14,7 +14,7 @@ from sparktxlog.cli.command_line import run
 
 EPOCHS: list[dict[str, Any]] = [
     {
-        "lineage": "l",
+        "log_id": "l",
         "epoch": 2,
         "members": ["A", "B"],
         "quorum": 2,

@@ -16,7 +16,7 @@ SEAT = {"url": "http://a", "weight": 1, "witness": False, "incarnation": 1, "mem
 LOSS = {"node_id": "B", "last_shown": 9, "held_here": 7, "missing": 2, "unheard_s": 3.5}
 EPOCHS: dict[str, Any] = {
     "phase": "SUSPECT",
-    "lineage": "l",
+    "log_id": "l",
     "epoch": 3,
     "suspects": ["B"],
     "duty": "A",

@@ -22,7 +22,7 @@ def state(version: int) -> TableState:
 REPORT = WorkerReport(
     worker_id="w",
     node_id="A",
-    lineage="l",
+    log_id="l",
     epoch=1,
     position=1,
     chain_hash="h",
@@ -99,7 +99,7 @@ def test_reports_of_several_workers_do_not_mix() -> None:
 def test_a_number_that_no_table_can_keep_is_refused() -> None:
     """Reports and transfers are kept as 64-bit numbers: a larger one stopped the publisher."""
     for kind, text in (
-        (WorkerReport, '{"worker_id":"w","node_id":"A","lineage":"","position":1,"chain_hash":"h"'),
+        (WorkerReport, '{"worker_id":"w","node_id":"A","log_id":"","position":1,"chain_hash":"h"'),
         (TableState, '{"signature":{},"schema":"s"'),
         (
             Transfer,
@@ -119,7 +119,7 @@ def test_a_number_that_no_table_can_keep_is_refused() -> None:
 @pytest.mark.parametrize("kind", [WorkerReport, Recount, ReplicaSize])
 def test_a_position_that_the_journal_cannot_look_up_is_refused(kind: type, position: int) -> None:
     """The numbers beside the least position overflowed in the journal: an answer 500."""
-    names = {"worker_id": "w", "node_id": "A", "lineage": "l", "chain_hash": "h"}
+    names = {"worker_id": "w", "node_id": "A", "log_id": "l", "chain_hash": "h"}
     body = {**names, "epoch": 1, "copied_from": "", "position": position}
     msgspec.convert({**body, "position": 0}, type=kind)
     with pytest.raises(msgspec.ValidationError, match="position"):

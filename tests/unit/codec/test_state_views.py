@@ -107,7 +107,7 @@ ANSWERS: dict[str, Any] = {
     "epochs": [
         msgspec.to_builtins(
             EpochRecord(
-                lineage="l",
+                log_id="l",
                 epoch=2,
                 members=("A", "B"),
                 quorum=2,

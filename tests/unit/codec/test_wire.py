@@ -57,7 +57,7 @@ HEADER = RunHeader(
     staged_bytes=1 << 40,
 )
 POST = Post(
-    lineage="l",
+    log_id="l",
     epoch=1,
     sender=NodeId("site-a"),
     round=9,
@@ -73,7 +73,7 @@ POST = Post(
 REPORT = WorkerReport(
     worker_id="w",
     node_id="a",
-    lineage="l",
+    log_id="l",
     epoch=1,
     position=3,
     chain_hash="00",
@@ -82,7 +82,7 @@ REPORT = WorkerReport(
     },
 )
 TAIL = Tail(
-    lineage="l",
+    log_id="l",
     epoch=1,
     sender=NodeId("a"),
     previous_hash=bytes(32),
@@ -101,7 +101,7 @@ LEASE = Lease(
     token="t",
     node_id="a",
     url="http://127.0.0.1:1",
-    lineage="l",
+    log_id="l",
     epoch=1,
     position=3,
     chain_hash="00",
@@ -132,9 +132,9 @@ MESSAGES: list[wire.Message] = [
     ReplicaSize(node_id="a", position=3, files={"t": [("x.parquet", 1 << 40)]}),
     TAIL,
     Announcement(
-        lineage="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1, staged_bytes=2
+        log_id="l", epoch=1, origin=NodeId("a"), digest=b"d" * 32, size_bytes=1, staged_bytes=2
     ),
-    wire.Hello(node_id="a", url="u", instance="i", boot="b", lineage="l", config_hash="c"),
+    wire.Hello(node_id="a", url="u", instance="i", boot="b", log_id="l", config_hash="c"),
     HEADER,
     wire.SnapshotOffer(name="d" * 64, position=9, size_bytes=1 << 40),
     TableVersions(
@@ -212,7 +212,7 @@ def test_a_torn_push_is_refused(cut: int) -> None:
 
 _A = NodeId("a")
 _VIEW = View(
-    lineage="l",
+    log_id="l",
     epoch=3,
     members=(_A,),
     tail=(HEADER,),
@@ -224,7 +224,7 @@ _STATE = MemberState(
     base=MergeBase(position=5), key=(1, 2, "a", 3), watermarks={"a": 3}, acquired=(HEADER,)
 )
 _BY_VIEW = {"sender": _A, "incarnation": 4, "view": _VIEW, "ballot": _BALLOT}
-_BY_EPOCH = {"lineage": "l", "epoch": 3, "sender": _A, "incarnation": 4}
+_BY_EPOCH = {"log_id": "l", "epoch": 3, "sender": _A, "incarnation": 4}
 EPOCH_MESSAGES: list[EpochMessage] = [
     Probe(**_BY_EPOCH, number=1, suspects=(_A,)),  # type: ignore[arg-type]
     ProbeAnswer(**_BY_EPOCH, number=1, hears=(_A,)),  # type: ignore[arg-type]

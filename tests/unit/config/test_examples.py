@@ -26,7 +26,7 @@ def test_the_three_sites_are_each_others_peers(
         assert f'"data/site-{name}"' in text
         assert "cluster-secret = " not in text
     assert len({site.shared_hash() for site in sites}) == 1
-    assert len({site.lineage for site in sites}) == 1
+    assert len({site.log_id for site in sites}) == 1
     assert sites[0].members == ("A", "B", "C")
 
 

@@ -248,12 +248,12 @@ def test_quorum_and_names_are_the_same_on_all_members() -> None:
 
     three = [member("A", "BC"), member("B", "CA"), member("C", "AB")]
     assert {config.members for config in three} == {("A", "B", "C")}
-    assert len({config.lineage for config in three}) == 1
+    assert len({config.log_id for config in three}) == 1
     assert len({config.shared_hash() for config in three}) == 1
     assert [config.acquisition_quorum for config in three] == [2, 2, 2]
     assert member("A", "B").acquisition_quorum == 2
     assert member("A", "BCDE").acquisition_quorum == 3
-    assert member("A", "B").lineage != three[0].lineage
+    assert member("A", "B").log_id != three[0].log_id
 
 
 def test_places_votes_and_addresses_of_epochs() -> None:
@@ -299,5 +299,5 @@ def test_places_votes_and_addresses_of_epochs() -> None:
         {},
     )
     assert other.founding_hash() == config.founding_hash()
-    assert other.lineage == config.lineage
+    assert other.log_id == config.log_id
     assert other.is_witness

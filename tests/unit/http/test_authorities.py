@@ -163,7 +163,7 @@ def test_copies_are_fetched_from_certified_donors_only(
         node_id="A",
         lease_id="x",
         token="t",
-        lineage="log",
+        log_id="log",
         epoch=1,
         position=0,
         chain_hash="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone
+from tests.verification.mutation.lone import LOG_ID, SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
@@ -240,7 +240,7 @@ def test_who_admits_nobody_judges_no_wish_to_join() -> None:
     """A witness that was started again has no time of its own, and blamed every joiner."""
     node = Lone(Master, "w", {"a": 1, "b": 1, "w": 1})
     asked = JoinRequest(
-        lineage=LINEAGE,
+        log_id=LOG_ID,
         epoch=1,
         sender=NodeId("b"),
         incarnation=2,

@@ -29,7 +29,7 @@ def _config(*members: str, quorum: int | None = None) -> MasterConfig:
         node_id=NodeId(members[0]),
         members=tuple(NodeId(member) for member in members),
         quorum=quorum or len(members),
-        lineage="l",
+        log_id="l",
     )
 
 

@@ -97,7 +97,7 @@ def be_asked_for_a_vote(node: Lone) -> list[Action]:
 
 
 def be_forced(node: Lone) -> list[Action]:
-    return node.feed(ForceRequested(ticket=1, lineage="forced"))
+    return node.feed(ForceRequested(ticket=1, log_id="forced"))
 
 
 def go_on_with_it(node: Lone) -> list[Action]:
@@ -110,7 +110,7 @@ def go_on_without_it(node: Lone) -> list[Action]:
 
 def get_another_tail(node: Lone) -> list[Action]:
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(31) + b"x")
-    return node.feed(tail_of(node.master.view.lineage, entry))
+    return node.feed(tail_of(node.master.view.log_id, entry))
 
 
 Begin = Callable[[], Lone]

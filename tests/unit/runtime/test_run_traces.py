@@ -108,7 +108,7 @@ def test_a_post_ends_when_the_peer_holds_the_run() -> None:
     at, base = Traced("A"), MergeBase()
     at.traces.saw([submitted()])
     at.traces.follow(TellAccepted(ticket=1, header=RUN), ["B"])
-    post = Post(lineage="l", epoch=1, sender="B", round=1, base=base, counter=1, last_seq=0)
+    post = Post(log_id="l", epoch=1, sender="B", round=1, base=base, counter=1, last_seq=0)
     for held, found in ((1, False), (2, True)):
         at.traces.saw([PostReceived(post=replace(post, acquired={"A": held}))])
         assert ("post" in at.spans()) is found

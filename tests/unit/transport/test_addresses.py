@@ -20,7 +20,7 @@ from sparktxlog.transport.greeting import Joiner, Place
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.signing import Signer, StaleSessionError
 
-A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")
+A = Hello(node_id="A", url="http://a", instance="ia", boot="1", log_id="l", config_hash="c")
 B = replace(A, node_id="B", url="http://b", instance="ib", boot="2")
 URLS = ("http://b", "http://b2", "http://b3")
 

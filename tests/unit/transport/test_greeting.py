@@ -13,7 +13,7 @@ from sparktxlog.errors import BusyError, ForbiddenPeerError, WireVersionError
 from sparktxlog.protocol.messages.balloting import Standing
 from sparktxlog.transport.greeting import Greeter, Place
 
-A = Hello(node_id="A", url="http://a", instance="ia", boot="1", lineage="l", config_hash="c")
+A = Hello(node_id="A", url="http://a", instance="ia", boot="1", log_id="l", config_hash="c")
 B = replace(A, node_id="B", url="http://b", instance="ib", boot="2")
 
 
@@ -42,7 +42,7 @@ def test_the_right_peer_is_remembered_once() -> None:
         (replace(B, node_id="X"), "B", "answers where 'B' is configured"),
         (replace(B, node_id="X"), "X", "is configured"),
         (replace(B, url="http://c"), "B", "URL of node 'B'"),
-        (replace(B, lineage="other"), "B", "lineage"),
+        (replace(B, log_id="other"), "B", "log_id"),
         (replace(B, config_hash="d"), "B", "configuration"),
         (speaking(B, 9, 9), "B", "wire version"),
         (replace(A, instance="other"), "A", "two nodes with one id"),
@@ -72,18 +72,18 @@ def test_another_data_directory_under_a_known_id() -> None:
     assert kept == []
 
 
-def test_places_follow_the_view_and_lineages_their_ancestors() -> None:
+def test_places_follow_the_view_and_log_ids_their_ancestors() -> None:
     judge, _ = greeter(B="ib")
     judge.enter({"C": Place(urls=("http://c", "http://c2"))}, "forked", ["l"])
     assert judge.known("C")
     assert not judge.known("B")
-    assert (judge.own.lineage, judge.own.ancestors) == ("forked", ("l",))
+    assert (judge.own.log_id, judge.own.ancestors) == ("forked", ("l",))
     c = replace(B, node_id="C", url="http://c2", instance="ic")
     judge.check(c, "C")  # it has yet to learn of the fork
-    judge.check(replace(c, lineage="forked"), "C")
-    judge.check(replace(c, lineage="again", ancestors=("l", "forked")), "C")
+    judge.check(replace(c, log_id="forked"), "C")
+    judge.check(replace(c, log_id="again", ancestors=("l", "forked")), "C")
     with pytest.raises(ForbiddenPeerError, match=r"forked: .* 'other'.* peer quarantine"):
-        judge.check(replace(c, lineage="other", ancestors=("l",)), "C")
+        judge.check(replace(c, log_id="other", ancestors=("l",)), "C")
 
 
 def test_a_node_that_went_on_in_an_epoch_unknown_to_a_forced_one_is_a_fork() -> None:
@@ -97,7 +97,7 @@ def test_a_node_that_went_on_in_an_epoch_unknown_to_a_forced_one_is_a_fork() -> 
     # The same seen from the other side.
     other, _ = greeter(B="ib")
     other.enter({"B": "http://b"}, "l", [], epoch=4)
-    forced = replace(B, lineage="forced", ancestors=("l",), epoch=9, ancestor_epochs=(3,))
+    forced = replace(B, log_id="forced", ancestors=("l",), epoch=9, ancestor_epochs=(3,))
     with pytest.raises(ForbiddenPeerError, match="forked"):
         other.check(forced, "B")
     other.check(replace(forced, ancestor_epochs=(4,)), "B")
@@ -119,7 +119,7 @@ def test_an_older_disk_is_seen_beyond_a_force_too() -> None:
     judge.enter({"B": "http://b"}, "forced", ["l"], epoch=4, ancestor_epochs=[3])
     assert judge.judge(shown, "B") == 2
     # It was forced itself, as it was.
-    assert judge.judge(replace(shown, lineage="again", ancestors=("l", "forced")), "B") == 0
+    assert judge.judge(replace(shown, log_id="again", ancestors=("l", "forced")), "B") == 0
 
 
 def test_who_joins_in_the_place_of_an_empty_disk_is_noted_as_a_joiner() -> None:
@@ -245,12 +245,12 @@ def test_a_node_that_joins_itself_takes_no_votes_of_others() -> None:
     assert judge.judge(replace(fresh, fresh=False, founding_hash=""), "B") == 0
 
 
-def test_a_new_node_is_told_the_lineage_to_join() -> None:
+def test_a_new_node_is_told_the_log_id_to_join() -> None:
     judge, kept = greeter()
-    fresh = replace(B, lineage="its own idea", fresh=True)
+    fresh = replace(B, log_id="its own idea", fresh=True)
     assert judge.judge(fresh, "B") == 1
     assert kept == []
-    assert judge.judge(replace(fresh, lineage="l"), "B") == 0
+    assert judge.judge(replace(fresh, log_id="l"), "B") == 0
     assert kept == [("B", "ib")]
 
 
@@ -320,9 +320,9 @@ def test_a_greeting_shows_what_is_so_now() -> None:
 def test_a_greeting_shows_the_decision_on_the_epoch_that_it_names() -> None:
     """The core may be in the next one already: that digest would look like a fork (I5)."""
     judge = make_greeter(
-        A, {}, {}, lambda *_: None, shown=lambda lineage, epoch: (f"{epoch}", 0, "")
+        A, {}, {}, lambda *_: None, shown=lambda log_id, epoch: (f"{epoch}", 0, "")
     )
-    judge.enter({}, A.lineage, (), epoch=6)
+    judge.enter({}, A.log_id, (), epoch=6)
     assert (judge.own.epoch, judge.own.decision) == (6, "6")
 
 

@@ -25,7 +25,7 @@ ONE, TWO = "http://b", "http://b2"
 
 
 def hello(node: str, url: str, instance: str) -> Hello:
-    return Hello(node_id=node, url=url, instance=instance, boot="1", lineage="l", config_hash="c")
+    return Hello(node_id=node, url=url, instance=instance, boot="1", log_id="l", config_hash="c")
 
 
 class Bench:
@@ -81,7 +81,7 @@ class Bench:
     def suspect(self, *suspects: str) -> None:
         self.link.epoch(
             Probe(
-                lineage="l",
+                log_id="l",
                 epoch=1,
                 sender=NodeId("A"),
                 incarnation=1,
@@ -113,7 +113,7 @@ class Bench:
 
 def a_post() -> Post:
     return Post(
-        lineage="l", epoch=1, sender=NodeId("A"), round=1, base=MergeBase(), counter=1, last_seq=0
+        log_id="l", epoch=1, sender=NodeId("A"), round=1, base=MergeBase(), counter=1, last_seq=0
     )
 
 

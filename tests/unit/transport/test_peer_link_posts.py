@@ -24,7 +24,7 @@ POSTS, PUSHES = "/peer/v1/posts", "/peer/v1/pushes"
 
 def post(number: int, sender: str = "A") -> Post:
     return Post(
-        lineage="l",
+        log_id="l",
         epoch=1,
         sender=NodeId(sender),
         round=number,

@@ -317,7 +317,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "undecided": describe, "commit_tables": describe, "announcements": describe,
         "view": describe, "ballot": describe, "standings": _no, "_watermarks": _no, "_facts": _no,
         # Only the simulation greets, and counts starts.
-        "instance": _no, "instances": _no, "starts": _no, "lineage": _no,
+        "instance": _no, "instances": _no, "starts": _no, "log_id": _no,
     },
     Post: {
         field.name: _no if field.name == "wall" else describe

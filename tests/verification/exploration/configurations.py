@@ -70,7 +70,7 @@ class Configuration:
                 members=tuple(NodeId(name) for name in self.masters),
                 quorum=self.first_quorum,
                 quorum_rule=self.quorum_rule,
-                lineage="explored",
+                log_id="explored",
                 roster=roster,
                 id_window=8,
                 max_run=1,

@@ -160,12 +160,12 @@ def example_of(kind: Any, given: Mapping[str, Any]) -> Any:
     return {str: "x", int: 1, bytes: b"x" * 32, bool: False, float: 0.5}[kind]
 
 
-def samples(draw: Random, lineage: str) -> dict[str, Sample]:
+def samples(draw: Random, log_id: str) -> dict[str, Sample]:
     """Return one valid request for each route, by method and pattern of the path."""
     peer = {"id": "C", "url": "http://127.0.0.1:1"}
     wait = ("timeout", "0.01")
     lease = "/replica/v1/leases/x"
-    own = {"lineage": lineage, "epoch": 1, "sender": "B", "origin": "B", "node_id": "A"}
+    own = {"log_id": log_id, "epoch": 1, "sender": "B", "origin": "B", "node_id": "A"}
 
     def packed(kind: Any) -> tuple[str, bytes]:
         return MSGPACK, wire.encode(example_of(kind, own))

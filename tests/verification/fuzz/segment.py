@@ -204,12 +204,12 @@ async def _hello(node: NodeProcess) -> wire.Hello:
 async def _send_all(
     node: NodeProcess, draw: Random, requests: int, peer: Peer | None, seen: Counter[int]
 ) -> None:
-    lineage = str(call(f"{node.url}/v1/info")["lineage"])
+    log_id = str(call(f"{node.url}/v1/info")["log_id"])
     lines = [Line(node) for _ in range(_LINES)]
-    first = {route for route in samples(draw, lineage) if route not in LAST}
+    first = {route for route in samples(draw, log_id) if route not in LAST}
     done = 0
     while done < requests:
-        valid = samples(draw, lineage)
+        valid = samples(draw, log_id)
         routes = sorted(first if done < 0.9 * requests else valid)
         batch = [mutated(draw, valid[draw.choice(routes)], peer) for _ in range(16 * _LINES)]
         queue = batch[: requests - done]

@@ -83,7 +83,7 @@ class CoreDisk:
         self.owner = owner
         self.incarnation = 1
         #: Log that its node joins, empty = the one that it is configured with.
-        self.lineage = ""
+        self.log_id = ""
         self.reserved = 0
         #: Durable runs beyond the queue.
         self.incoming: dict[RunKey, RunHeader] = {}
@@ -169,7 +169,7 @@ class CoreDisk:
         if entries[0].previous_hash != start.chain_hash:
             raise InvariantViolation(f"P28: {action.peer} has another queue than {self.owner}")
         tail = Tail(
-            lineage=config.lineage if self.view is None else self.view.lineage,
+            log_id=config.log_id if self.view is None else self.view.log_id,
             epoch=config.epoch if self.view is None else self.view.epoch,
             sender=config.node_id,
             previous_hash=entries[0].previous_hash,

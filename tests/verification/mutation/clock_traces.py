@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -151,7 +151,7 @@ def who_is_no_member_has_no_time(core: type[Master]) -> None:
         node.off_us = off_us
         node.start()
         asks = JoinRequest(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId("c"),
             incarnation=2,
@@ -186,7 +186,7 @@ def late_tails_are_refused(core: type[Master]) -> None:
     _posts(node, "c")
     for ts in (node.now + YEAR_US, 1 << 63):
         entry = entry_of(node.run_of("b", 1, ts), 1, bytes(32))
-        actions = node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header)
+        actions = node.feed(tail_of(LOG_ID, entry)) + node.push(entry.header)
         assert not [a for a in actions if isinstance(a, PersistForeignRun | FetchPayload)]
         assert node.master.phase is Phase.NORMAL
 
@@ -366,7 +366,7 @@ def who_does_not_hear_is_of_no_use(core: type[Master]) -> None:
 def _complaint(node: Lone) -> Probe:
     """Return what `c` says when it does not hear this node."""
     return Probe(
-        lineage=LINEAGE,
+        log_id=LOG_ID,
         epoch=1,
         sender=NodeId("c"),
         incarnation=1,
@@ -442,7 +442,7 @@ def who_counts_too_far_is_not_admitted(core: type[Master]) -> None:
         evicted = next_view(node.view, "a", "b")
         node.hear(node.prepare("b", 1), node.letter_of_decision("b", evicted))
         asked = JoinRequest(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=2,
             sender=NodeId("c"),
             incarnation=1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.verification.mutation.lone import LINEAGE, Lone, entry_of, queued, tail_of
+from tests.verification.mutation.lone import LOG_ID, Lone, entry_of, queued, tail_of
 
 from sparktxlog.model.alteration import DROPPED
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
@@ -249,6 +249,6 @@ def a_tail_with_another_version_stops_the_node(core: type[Master]) -> None:
     run = node.run_of("b", 1, node.now, commits=((0, _create()),))
     lost = Rejection(index=0, code="version-conflict", text="", version=1)
     entry = entry_of(run, 1, node.master.base.chain_hash)
-    node.feed(tail_of(LINEAGE, replace(entry, rejections=(lost,))))
+    node.feed(tail_of(LOG_ID, replace(entry, rejections=(lost,))))
     actions = node.push(run)
     assert any(isinstance(a, Alarm) and a.fatal for a in actions)

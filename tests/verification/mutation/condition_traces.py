@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -190,7 +190,7 @@ def a_tail_waits_for_its_rules(core: type[Master]) -> None:
     entries = [entry_of(first, 1, bytes(32))]
     entries.append(entry_of(second, 2, entries[0].chain_hash))
     for entry in entries:
-        node.feed(tail_of(LINEAGE, entry))
+        node.feed(tail_of(LOG_ID, entry))
         node.push(entry.header)
     assert node.master.base.position == 1, "nobody said which rules hold in epoch 2"
     end = MergeBase(position=1, chain_hash=entries[0].chain_hash, origin="b", seq=1)
@@ -201,8 +201,8 @@ def a_tail_waits_for_its_rules(core: type[Master]) -> None:
         version=NEWEST + 1,
     )
     node.hear(Decide(sender=NodeId("b"), view=view))
-    node.feed(tail_of(LINEAGE, entries[1]))
+    node.feed(tail_of(LOG_ID, entries[1]))
     node.push(second)
-    node.feed(tail_of(LINEAGE, entries[1]))
+    node.feed(tail_of(LOG_ID, entries[1]))
     assert node.master.base.position == 2
     assert node.disk.writes == {"t": TableWrites(version=1, position=2)}

@@ -98,7 +98,7 @@ def a_complaint_is_looked_into(core: type[Master]) -> None:
     def complain() -> list[Action]:
         return node.hear(
             Probe(
-                lineage=node.view.lineage,
+                log_id=node.view.log_id,
                 epoch=1,
                 sender=NodeId("b"),
                 incarnation=1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -46,8 +46,8 @@ from sparktxlog.protocol.messages.posts import MergeBase
 from sparktxlog.protocol.messages.view import Ballot, Phase, View
 
 
-def tail_of_another_lineage_is_ignored(core: type[Master]) -> None:
-    """P23: what another lineage has ordered is nothing to this one."""
+def tail_of_another_log_id_is_ignored(core: type[Master]) -> None:
+    """P23: what another log id has ordered is nothing to this one."""
     node = Lone(core)
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
     actions = node.feed(tail_of("forked", entry)) + node.push(entry.header)
@@ -59,7 +59,7 @@ def _admitting(core: type[Master]) -> tuple[Lone, Ballot]:
     """Let a node propose to admit `c` under its next incarnation."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 1}, suspect_us=10 * SECOND_US)
     asks = JoinRequest(
-        lineage=LINEAGE, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
+        log_id=LOG_ID, epoch=1, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
     )
     probes = sent(node.hear(asks) + node.wait(SECOND_US), Probe)
     answers = [node.answer(peer, probes[-1].number, ("a", "b", "c")) for peer in "bc"]
@@ -116,7 +116,7 @@ def a_tail_ends_with_the_epoch(core: type[Master]) -> None:
     end = MergeBase(position=1, chain_hash=last.chain_hash, origin=NodeId("b"), seq=1)
     decided = replace(next_view(node.view, "a", "b", "c"), tail=(last.header,), end=end)
     node.hear(Decide(sender=NodeId("b"), view=decided))
-    node.feed(tail_of(LINEAGE, *entries))
+    node.feed(tail_of(LOG_ID, *entries))
     node.push(later)
     node.push(last.header)
     assert node.master.phase is Phase.NORMAL
@@ -158,12 +158,12 @@ def amnesiac_does_not_vote(core: type[Master]) -> None:
     assert not sent(actions, Flush)
 
 
-def _force(node: Lone, lineage: str) -> list[Action]:
-    return node.feed(ForceRequested(ticket=9, lineage=lineage))
+def _force(node: Lone, log_id: str) -> list[Action]:
+    return node.feed(ForceRequested(ticket=9, log_id=log_id))
 
 
-def _forced(node: Lone, lineage: str) -> View:
-    found = views(_force(node, lineage))
+def _forced(node: Lone, log_id: str) -> View:
+    found = views(_force(node, log_id))
     assert len(found) == 1, f"{len(found)} views came into force"
     return found[0]
 
@@ -174,8 +174,8 @@ def force_takes_the_accepted_value(core: type[Master]) -> None:
     node.submit()
     node.hear(node.accept("b", 1, next_view(node.view, "b")))
     view = _forced(node, "forced")
-    assert (view.lineage, view.members, view.tail) == ("forced", ("a",), ())
-    assert (view.epoch, view.ancestors) == (3, ((LINEAGE, 1), (LINEAGE, 2)))
+    assert (view.log_id, view.members, view.tail) == ("forced", ("a",), ())
+    assert (view.epoch, view.ancestors) == (3, ((LOG_ID, 1), (LOG_ID, 2)))
 
 
 def force_makes_one_voter(core: type[Master]) -> None:
@@ -219,10 +219,10 @@ def a_kill_tears_no_force(core: type[Master]) -> None:
     assert [PersistView in kinds for kinds in batches if PersistQueue in kinds] == [True]
 
 
-def force_needs_a_new_lineage(core: type[Master]) -> None:
+def force_needs_a_new_log_id(core: type[Master]) -> None:
     """P23: the others may live: a fork never bears the name of the log it leaves."""
     node = Lone(core, votes={"a": 1, "b": 1})
-    actions = _force(node, LINEAGE)
+    actions = _force(node, LOG_ID)
     assert not views(actions)
     assert [a.epoch for a in actions if isinstance(a, TellChange)] == [None]
 
@@ -232,7 +232,7 @@ def who_was_away_longer_follows_a_fork(core: type[Master]) -> None:
     for epoch in (1, 2):
         node = Lone(core, "b", {"a": 1, "b": 1})
         forced = replace(
-            next_view(node.view, "a"), lineage="forced", epoch=3, ancestors=((LINEAGE, epoch),)
+            next_view(node.view, "a"), log_id="forced", epoch=3, ancestors=((LOG_ID, epoch),)
         )
         node.hear(Decide(sender=NodeId("a"), view=forced))
         assert node.master.view == forced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     changing,
@@ -67,7 +67,7 @@ def who_holds_another_stamp_is_asked(core: type[Master]) -> None:
     node = Lone(core, suspect_us=10 * SECOND_US)
     node.hear(node.prepare("b", 1), node.letter_of_decision("b", next_view(node.view, "a", "b")))
     asks = JoinRequest(
-        lineage=LINEAGE, epoch=2, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0
+        log_id=LOG_ID, epoch=2, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0
     )
     number = sent(node.hear(asks) + node.wait(SECOND_US), Probe)[-1].number
     answers = [replace(node.answer(peer, number, ("a", "b", "c")), epoch=2) for peer in "bc"]
@@ -138,9 +138,9 @@ def force_appends_what_it_holds(core: type[Master]) -> None:
     node.push(run)
     end = end_of(MergeBase(), (run,))
     node.hear(node.accept("b", 1, replace(next_view(node.view, "a", "b"), base=end, end=end)))
-    actions = node.feed(ForceRequested(ticket=1, lineage="forced"))
+    actions = node.feed(ForceRequested(ticket=1, log_id="forced"))
     assert [e.header for action in queued(actions) for e in action.entries] == [run]
-    assert [(view.lineage, view.members) for view in views(actions)] == [("forced", ("a",))]
+    assert [(view.log_id, view.members) for view in views(actions)] == [("forced", ("a",))]
 
 
 def own_runs_of_before_are_foreign(core: type[Master]) -> None:
@@ -148,7 +148,7 @@ def own_runs_of_before_are_foreign(core: type[Master]) -> None:
     node = Lone(core, incarnation=2)
     entries = [entry_of(node.run_of("a", 1, 5), 1, bytes(32))]
     entries.append(entry_of(node.run_of("a", 2, 6), 2, entries[0].chain_hash))
-    tails = [tail_of(LINEAGE, entry) for entry in entries]
+    tails = [tail_of(LOG_ID, entry) for entry in entries]
     node.feed(*tails)
     assert not queued(node.push(entries[1].header))
     node.start()

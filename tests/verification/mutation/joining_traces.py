@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -80,7 +80,7 @@ class _Slow:
 
     def _wish(self) -> JoinRequest:
         return JoinRequest(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=self.node.master.view.epoch,
             sender=NodeId("c"),
             incarnation=1,
@@ -152,7 +152,7 @@ def who_failed_elsewhere_is_left_alone(core: type[Master]) -> None:
         for _ in range(18):
             node.now += SECOND_US // 10
             wish = JoinRequest(
-                lineage=LINEAGE, epoch=2, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
+                log_id=LOG_ID, epoch=2, sender=NodeId("c"), incarnation=2, base=MergeBase(), ts=0
             )
             actions = node.hear(wish)
             answers = [
@@ -180,7 +180,7 @@ def a_few_runs_with_files_are_fetched_at_once(core: type[Master]) -> None:
         header = replace(node.run_of("b", seq, node.now + seq), staged_bytes=9 if seq < 100 else 0)
         entries.append(entry_of(header, seq, previous))
         previous = entries[-1].chain_hash
-    actions = node.feed(tail_of(LINEAGE, *entries)) + node.wait(SECOND_US)
+    actions = node.feed(tail_of(LOG_ID, *entries)) + node.wait(SECOND_US)
     fetched = {a.header.seq for a in actions if isinstance(a, FetchPayload)}
     assert fetched == {*range(1, 33), 100}
     actions = node.push(entries[0].header)
@@ -243,6 +243,6 @@ def who_stands_aside_is_not_admitted(core: type[Master]) -> None:
     node.feed(StoodAside(nodes=frozenset({NodeId("c")})))
     epoch = node.master.view.epoch
     wish = JoinRequest(
-        lineage=LINEAGE, epoch=epoch, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0
+        log_id=LOG_ID, epoch=epoch, sender=NodeId("c"), incarnation=1, base=MergeBase(), ts=0
     )
     assert not sent(node.hear(wish) + node.wait(SECOND_US), Probe)

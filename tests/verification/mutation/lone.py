@@ -54,7 +54,7 @@ from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.protocol.messages.view import Ballot, Seat, View
 
 _Message = TypeVar("_Message")
-LINEAGE = "traced"
+LOG_ID = "traced"
 SECOND_US = 1_000_000
 
 
@@ -92,7 +92,7 @@ class Lone:
             quorum=1,
             quorum_rule="default",
             roster=roster,
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             incarnation=incarnation,
             epoch=epoch,
             id_window=256,
@@ -200,7 +200,7 @@ class Lone:
         """Return a post of another node, which hears this one."""
         known = {str(self.config.node_id): self.master.standing.seq_now}
         return Post(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId(sender),
             round=counter,
@@ -238,7 +238,7 @@ class Lone:
         state = MemberState(base=MergeBase(), key=(0, 0, "", 0), watermarks={}, acquired=acquired)
         member = sender in self.view.members
         return Promise(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId(sender),
             incarnation=incarnation,
@@ -253,14 +253,12 @@ class Lone:
 
     def accepted(self, sender: str, ballot: Ballot) -> Accepted:
         """Return another node's vote."""
-        return Accepted(
-            lineage=LINEAGE, epoch=1, sender=NodeId(sender), incarnation=1, ballot=ballot
-        )
+        return Accepted(log_id=LOG_ID, epoch=1, sender=NodeId(sender), incarnation=1, ballot=ballot)
 
     def flushed(self, sender: str, ballot: Ballot, missing: int, incarnation: int = 1) -> Flushed:
         """Return how far another member-to-be is."""
         return Flushed(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId(sender),
             incarnation=incarnation,
@@ -271,7 +269,7 @@ class Lone:
     def refusal(self, sender: str, ballot: Ballot, promised: Ballot) -> Refusal:
         """Return another voter's refusal."""
         return Refusal(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId(sender),
             incarnation=1,
@@ -282,7 +280,7 @@ class Lone:
     def answer(self, sender: str, number: int, hears: tuple[str, ...] = ()) -> ProbeAnswer:
         """Return the answer to a probe."""
         return ProbeAnswer(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId(sender),
             incarnation=1,
@@ -347,11 +345,11 @@ def entry_of(header: RunHeader, position: int, previous: bytes) -> QueueEntry:
     )
 
 
-def tail_of(lineage: str, *entries: QueueEntry) -> TailReceived:
+def tail_of(log_id: str, *entries: QueueEntry) -> TailReceived:
     """Return a tail that `b` sends."""
     return TailReceived(
         tail=Tail(
-            lineage=lineage,
+            log_id=log_id,
             epoch=1,
             sender=NodeId("b"),
             previous_hash=entries[0].previous_hash,

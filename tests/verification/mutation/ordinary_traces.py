@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -176,7 +176,7 @@ def lagger_is_served(core: type[Master]) -> None:
     """P9, P22: a member that stays behind gets the tail of the queue."""
     node = Lone(core)
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
-    assert queued(node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header))
+    assert queued(node.feed(tail_of(LOG_ID, entry)) + node.push(entry.header))
     node.feed(PostReceived(post=node.post_of("c", node.now)))
     node.wait(SECOND_US)
     actions = node.feed(PostReceived(post=node.post_of("c", node.now)))
@@ -191,14 +191,14 @@ def what_came_of_a_tail_is_told(core: type[Master]) -> None:
     def told(actions: list[Action]) -> list[Ahead | None]:
         return [a.post.ahead for a in actions if isinstance(a, SendPost) and a.peer == "b"][-1:]
 
-    node.feed(tail_of(LINEAGE, entry))
+    node.feed(tail_of(LOG_ID, entry))
     reached = [
         ahead and (ahead.position, ahead.chain_hash) for ahead in told(node.wait(5 * SECOND_US))
     ]
     assert reached == [(1, entry.chain_hash)]
     node.start()
     assert told(node.wait(5 * SECOND_US)) == [None]
-    node.feed(tail_of(LINEAGE, entry))
+    node.feed(tail_of(LOG_ID, entry))
     assert told(node.push(entry.header) + node.wait(5 * SECOND_US)) == [None]
 
 
@@ -208,7 +208,7 @@ def what_a_lagger_has_is_not_sent_again(core: type[Master]) -> None:
     first = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
     second = entry_of(node.run_of("b", 2, node.now + 1), 2, first.chain_hash)
     for entry in (first, second):
-        assert queued(node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header))
+        assert queued(node.feed(tail_of(LOG_ID, entry)) + node.push(entry.header))
     ahead = Ahead(position=1, chain_hash=first.chain_hash, room=9)
 
     def sent(ahead: Ahead | None) -> list[Ahead | None]:
@@ -227,7 +227,7 @@ def tail_of_another_queue_halts(core: type[Master]) -> None:
     """P9: a tail that does not continue this queue's hash is not appended."""
     node = Lone(core)
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(31) + b"x")
-    actions = node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header)
+    actions = node.feed(tail_of(LOG_ID, entry)) + node.push(entry.header)
     assert node.master.phase is Phase.FAULT
     assert not queued(actions)
 
@@ -236,7 +236,7 @@ def stamps_behind_its_queue(core: type[Master]) -> None:
     """P2: a timestamp used in an own ADD is never stamped again."""
     node = Lone(core)
     entry = entry_of(node.run_of("b", 1, node.now + 100), 1, bytes(32))
-    actions = node.feed(tail_of(LINEAGE, entry)) + node.push(entry.header)
+    actions = node.feed(tail_of(LOG_ID, entry)) + node.push(entry.header)
     assert queued(actions)
     told = [a.header for a in node.submit() if isinstance(a, TellAccepted)]
     assert told[0] is not None

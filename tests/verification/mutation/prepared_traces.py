@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone, entry_of, queued, tail_of
+from tests.verification.mutation.lone import LOG_ID, SECOND_US, Lone, entry_of, queued, tail_of
 
 from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.conditions import Condition, TableWrites
@@ -189,7 +189,7 @@ def a_tail_with_another_verdict_stops_the_node(core: type[Master]) -> None:
         marks = node.run_of("b", 3, node.now + 1, **_said("p"))
         verdict = Verdict(transaction_id=_X, position=position, index=0)
         entry = entry_of(marks, 3, node.master.base.chain_hash)
-        node.feed(tail_of(LINEAGE, replace(entry, verdicts=(verdict,))))
+        node.feed(tail_of(LOG_ID, replace(entry, verdicts=(verdict,))))
         actions = node.push(marks)
         assert any(isinstance(a, Alarm) and a.fatal for a in actions) == stops
 

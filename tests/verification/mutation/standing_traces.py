@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -75,7 +75,7 @@ def a_queue_corrects_an_origin(core: type[Master]) -> None:
     header = node.run_of("b", 1, node.now)
     wrong = replace(header, digest=bytes(31) + b"x")
     node.feed(PostReceived(post=node.post_of("b", node.now, wrong)))
-    actions = node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32))))
+    actions = node.feed(tail_of(LOG_ID, entry_of(header, 1, bytes(32))))
     assert not node.master.status().halted, "b's lie stops a healthy member"
     assert [a.header for a in actions if isinstance(a, FetchPayload)] == [header]
     assert [a for a in actions if isinstance(a, Alarm)], "nobody hears of it"
@@ -112,7 +112,7 @@ def an_origin_does_not_correct_a_queue(core: type[Master]) -> None:
     """P10, P9: what a queue has stays, also while its payload cannot be had."""
     node = Lone(core)
     header = node.run_of("b", 1, node.now)
-    node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32))))
+    node.feed(tail_of(LOG_ID, entry_of(header, 1, bytes(32))))
     actions = node.feed(FetchFailed(digest=header.digest, reason="unknown"))
     actions += node.wait(2 * SECOND_US)
     told = [a.post.known["b"] for a in actions if isinstance(a, SendPost)]
@@ -216,7 +216,7 @@ def what_is_held_here_tells(core: type[Master]) -> None:
     """P30: a queue and streams that rest on a node's word tell as much as what is kept of it."""
     node = Lone(core)
     header = node.run_of("b", 1, node.now)
-    assert queued(node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32)))) + node.push(header))
+    assert queued(node.feed(tail_of(LOG_ID, entry_of(header, 1, bytes(32)))) + node.push(header))
     back = Standing(start=9, boot="second", epoch=1, seq_now=1, counter_now=header.ts)
     assert node.master.judge("b", replace(back, seq_now=0))
     assert node.master.judge("b", back) == ""
@@ -274,7 +274,7 @@ def nobody_unheard_is_left_out(core: type[Master]) -> None:
 def who_comes_anew_with_nothing_was_heard(core: type[Master]) -> None:
     """P29: `c` lost its disk before others heard it; a log that it brings along is no nothing."""
     request = JoinRequest(
-        lineage=LINEAGE,
+        log_id=LOG_ID,
         epoch=1,
         sender=NodeId("c"),
         incarnation=2,
@@ -301,13 +301,13 @@ def all_follow_a_forced_log(core: type[Master]) -> None:
     """P23: a node of an earlier epoch, or told to join, learns of it and follows; a later not."""
     node = Lone(core, votes={"a": 1, "b": 1})
     node.hear(node.letter_of_decision("b", next_view(node.view, "a", "b")))
-    node.feed(ForceRequested(ticket=1, lineage="forced"))
+    node.feed(ForceRequested(ticket=1, log_id="forced"))
     forced = node.master.view
-    assert forced.ancestors == ((LINEAGE, 2),)
+    assert forced.ancestors == ((LOG_ID, 2),)
     for epoch in (0, 1, 2, 3):
         node.now += SECOND_US
         asks = TailRequest(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=epoch,
             sender=NodeId("b"),
             incarnation=1,
@@ -364,7 +364,7 @@ def who_the_log_has_as_a_later_one_comes_back(core: type[Master]) -> None:
     assert node.master.view == view, "it comes back behind what the log knows"
     assert [a.code for a in actions if isinstance(a, Alarm)] == [OutdatedError.code]
     node = Lone(core)
-    actions = node.feed(tail_of(LINEAGE, entry_of(node.run_of("a", 1, node.now), 1, bytes(32))))
+    actions = node.feed(tail_of(LOG_ID, entry_of(node.run_of("a", 1, node.now), 1, bytes(32))))
     assert [a.code for a in actions if isinstance(a, Alarm)] == [OutdatedError.code]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     changing,
@@ -331,7 +331,7 @@ def a_tail_says_nothing_of_the_others(core: type[Master]) -> None:
     """P9, P34: what a tail brings is told as held by two: its sender may be in a later epoch."""
     node = Lone(core)
     header = _header(node.submit(copies=3))
-    actions = node.feed(tail_of(LINEAGE, entry_of(header, 1, bytes(32))))
+    actions = node.feed(tail_of(LOG_ID, entry_of(header, 1, bytes(32))))
     assert _copies(actions) == [2]
 
 
@@ -389,7 +389,7 @@ def each_site_judges_by_the_table(core: type[Master]) -> None:
         entry = entries[-1].chain_hash
     refused = Rejection(index=0, code="stale-schema", text="", table="s")
     entries[1] = replace(entries[1], rejections=(refused,))
-    found = queued(node.feed(tail_of(LINEAGE, *entries)))
+    found = queued(node.feed(tail_of(LOG_ID, *entries)))
     codes = [[r.code for r in entry.rejections] for one in found for entry in one.entries]
     assert codes == [[], ["stale-schema"], []]
     assert not node.master.status().halted
@@ -412,7 +412,7 @@ def a_prepared_one_is_judged_so_too(core: type[Master]) -> None:
     node.push(header)
     refused = Rejection(index=0, code="stale-schema", text="", table="s")
     entry = replace(entry_of(header, 1, bytes(32)), rejections=(refused,))
-    found = queued(node.feed(tail_of(LINEAGE, entry)))
+    found = queued(node.feed(tail_of(LOG_ID, entry)))
     assert [[r.code for r in e.rejections] for one in found for e in one.entries] == [
         ["stale-schema"]
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     changing,
@@ -126,7 +126,7 @@ def an_older_release_is_not_told_of_it(core: type[Master]) -> None:
     newest = {"b": LATER, "c": LATER, "x": NEWEST}
     node.feed(*(LinkChanged(peer=NodeId(peer), up=True, newest=v) for peer, v in newest.items()))
     asks = JoinRequest(
-        lineage=LINEAGE, epoch=1, sender=NodeId("x"), incarnation=1, base=MergeBase(), ts=0
+        log_id=LOG_ID, epoch=1, sender=NodeId("x"), incarnation=1, base=MergeBase(), ts=0
     )
     actions = _deciding(node, proposing(node), ("b", LATER), ("c", LATER))
     assert views(actions)[-1].version == LATER

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.verification.mutation.clock_traces import YEAR_US
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     entry_of,
@@ -272,7 +272,7 @@ def a_lagging_node_takes_the_void(core: type[Master]) -> None:
             node.push(run)
         rejections = tuple(Rejection(index=i, code="voided", text="") for i in range(2))
         entry = replace(entry_of(void.header, 1, bytes(32)), rejections=rejections)
-        assert not queued(node.feed(tail_of(LINEAGE, entry)))
+        assert not queued(node.feed(tail_of(LOG_ID, entry)))
         _is_void(node.push(void.header), void)
         node.start()
         assert node.master.base.position == 2
@@ -287,10 +287,10 @@ def an_own_run_stays_until_its_void_is_durable(core: type[Master]) -> None:
     node.hear(Decide(sender=NodeId("b"), view=next_view(node.view, "b", "c")))
     rejections = tuple(Rejection(index=i, code="voided", text="") for i in range(2))
     entry = replace(entry_of(void.header, 1, bytes(32)), rejections=rejections)
-    node.feed(tail_of(LINEAGE, entry))
+    node.feed(tail_of(LOG_ID, entry))
     node.hear(Decide(sender=NodeId("b"), view=next_view(node.master.view, "b", "c")))
     assert node.master.phase is Phase.JOINING
-    node.feed(tail_of(LINEAGE, entry))
+    node.feed(tail_of(LOG_ID, entry))
     _is_void(node.push(void.header), void)
 
 
@@ -305,7 +305,7 @@ def a_decided_void_outlives_an_older_flush(core: type[Master]) -> None:
     node.hear(replace(_flush(node, 1, plain), sender=NodeId("b")))
     rejections = tuple(Rejection(index=i, code="voided", text="") for i in range(2))
     entry = replace(entry_of(void.header, 1, bytes(32)), rejections=rejections)
-    node.feed(tail_of(LINEAGE, entry))
+    node.feed(tail_of(LOG_ID, entry))
     node.hear(replace(_flush(node, 1, plain), sender=NodeId("b")))
     assert node.master.phase is Phase.JOINING
     _is_void(node.push(void.header), void)

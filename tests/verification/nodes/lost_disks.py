@@ -214,7 +214,7 @@ class LostDisks:
                 WorkerReport(
                     worker_id=f"worker of {node.name}",
                     node_id=node.name,
-                    lineage=base.config.lineage,
+                    log_id=base.config.log_id,
                     epoch=base.master.view.epoch,
                     position=lake.position,
                     chain_hash=lake.chain_hash,

@@ -134,7 +134,7 @@ class SimulatedNode:
         self.disk.starts += 1
         config = replace(
             self.config, incarnation=self.disk.incarnation, start=self.disk.starts,
-            boot=f"{self.name}-{self.life}", lineage=self.disk.lineage or self.config.lineage,
+            boot=f"{self.name}-{self.life}", log_id=self.disk.log_id or self.config.log_id,
             newest=self.newest,
         )  # fmt: skip
         self._clock = Clock(

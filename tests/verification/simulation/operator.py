@@ -69,7 +69,7 @@ class Operator:
             return
         view, views = survivor.master.view, self._world.checks.views
         newest = views[max(views)] if views else view
-        if newest.lineage != view.lineage:
+        if newest.log_id != view.log_id:
             return  # it was the other one that was let go on alone: two forks are a mistake
         is_whole = newest.is_current(dead.name, dead.disk.incarnation)
         if newest.elects({dead.name}) and (newest.epoch > view.epoch or is_whole):
@@ -80,8 +80,8 @@ class Operator:
 
     def _let_go_on_alone(self, survivor: SimulatedNode) -> None:
         self._tickets += 1
-        lineage = f"forced-{self._tickets}"
-        survivor.handle([ForceRequested(ticket=self._tickets, lineage=lineage)])
+        log_id = f"forced-{self._tickets}"
+        survivor.handle([ForceRequested(ticket=self._tickets, log_id=log_id)])
 
     def force_for_joiners(self) -> None:
         """Do so too where one asks to come back as another, and the other has half of the votes, or

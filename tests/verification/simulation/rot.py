@@ -63,7 +63,7 @@ def _of_header(name: str) -> _Change:
 
 #: Field → what becomes of a message with it.
 _OF_POSTS: dict[str, _Change] = {
-    "lineage": _other("lineage", "rotten"),
+    "log_id": _other("log_id", "rotten"),
     "epoch": _moved("epoch"),
     "counter": _less("counter"),
     "last number": _less("last_seq"),
@@ -77,7 +77,7 @@ _OF_POSTS: dict[str, _Change] = {
 #: With two members one other queue is as many as can agree without the own one.
 _OF_MANY: dict[str, _Change] = {"chain hash": _of_base}
 _OF_PROMISES: dict[str, _Change] = {
-    "lineage": _other("lineage", "rotten"),
+    "log_id": _other("log_id", "rotten"),
     "epoch": _moved("epoch"),
     "incarnation": _moved("incarnation"),
     "ballot": lambda random, promise: replace(

@@ -90,7 +90,7 @@ def _entries(entries: tuple[QueueEntry, ...]) -> str:
 
 def _view(view: View) -> str:
     seats = [f"{s.node_id}.{s.incarnation}*{s.weight}" for s in view.roster]
-    return f"{view.lineage} {view.epoch} {view.members} {seats} {len(view.tail)} {_base(view.end)}"
+    return f"{view.log_id} {view.epoch} {view.members} {seats} {len(view.tail)} {_base(view.end)}"
 
 
 def _post(post: Post) -> str:
@@ -108,8 +108,8 @@ def _state(state: BallotState) -> str:
 
 
 def _message(message: EpochMessage) -> str:
-    lineage, epoch = epoch_of(message)
-    return f"{type(message).__name__} {lineage} {epoch} {_of_message(message)}"
+    log_id, epoch = epoch_of(message)
+    return f"{type(message).__name__} {log_id} {epoch} {_of_message(message)}"
 
 
 def _of_message(message: EpochMessage) -> str:

@@ -172,7 +172,7 @@ class World:
                 quorum=1,
                 quorum_rule=layout.quorum_rule,
                 roster=roster,
-                lineage="simulated",
+                log_id="simulated",
                 **{
                     "id_window": 256,
                     "id_window_us": 120_000_000,
@@ -346,12 +346,12 @@ class World:
             self.marks.hit("empty disk told")
             self.join_anew(sender, master.view)
             return False
-        other = disk.is_empty and sender.master.view.lineage != master.view.lineage
+        other = disk.is_empty and sender.master.view.log_id != master.view.log_id
         if other and reader.disk.view is not None:
             if sender.master.view.seat(reader.name) is None:
                 return False  # it is none of its peers, and may know an older log
             self.marks.hit("forced log told")
-            disk.lineage = master.view.lineage
+            disk.log_id = master.view.log_id
             sender.crash()
             self.after(100_000, self._start, sender, sender.life)
             return False

@@ -54,7 +54,7 @@ _ADOPTIONS = 10
 class FollowState(msgspec.Struct, frozen=True, kw_only=True):
     """How far a table follows."""
 
-    lineage: str
+    log_id: str
     #: UUID of the Delta table.
     table_id: str
     #: Its last version that is in the log.
@@ -114,7 +114,7 @@ class TableFollower:
         self._tell = tell
         self._keys = tuple(keys)
         self._overwrites = overwrite
-        self._lineage = str(log.site.home.get("/v1/info")["lineage"])
+        self._log_id = str(log.site.home.get("/v1/info")["log_id"])
         #: As it was when its columns were read last.
         self._source = SourceTable.read(log.site.spark, path, files=False)
         self._file = state or self._source.path / "_sparktxlog" / f"{self._name}.json"
@@ -249,7 +249,7 @@ class TableFollower:
             found = msgspec.json.decode(self._file.read_bytes(), type=FollowState)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
-        if (found.lineage, found.log_version) != (self._lineage, table.version):
+        if (found.log_id, found.log_version) != (self._log_id, table.version):
             return None
         self._check_same(found, self._source.table_id)
         return found
@@ -278,7 +278,7 @@ class TableFollower:
 
     def _made(self, version: int, table: VersionedTable) -> FollowState:
         return FollowState(
-            lineage=self._lineage,
+            log_id=self._log_id,
             table_id=self._source.table_id,
             version=version,
             log_version=table.version,

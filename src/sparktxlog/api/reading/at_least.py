@@ -29,7 +29,7 @@ class LeastPosition:
 
     position: int = 0
     #: Its log; None = not known.
-    lineage: str | None = None
+    log_id: str | None = None
 
 
 def least_position(at_least: Seen) -> LeastPosition:
@@ -67,8 +67,8 @@ def come_after(link: Nodes, seen: Seen) -> None:
         TransportError: A receipt, and no node answers that could tell whether it is of its log.
     """
     wanted = least_position(seen)
-    if wanted.lineage is not None:
-        link.get("/v1/published", at_least=wanted.position, lineage=wanted.lineage)  # no wait
+    if wanted.log_id is not None:
+        link.get("/v1/published", at_least=wanted.position, log_id=wanted.log_id)  # no wait
     link.after(wanted.position)
 
 
@@ -84,4 +84,4 @@ def _least(receipt: Receipt) -> LeastPosition:
             "log.find(id), client.wait(id).",
             transaction_id=receipt.transaction_id,
         )
-    return LeastPosition(position=receipt.position + receipt.n - 1, lineage=receipt.lineage)
+    return LeastPosition(position=receipt.position + receipt.n - 1, log_id=receipt.log_id)

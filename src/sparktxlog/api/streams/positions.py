@@ -42,19 +42,19 @@ class LogOffset:
     """A place in the log.
 
     Args:
-        lineage: Name of the log.
+        log_id: Name of the log.
         position: All transactions up to here are read, 0 = none.
         chain_hash: Chain hash of the run that holds the position, hexadecimal; empty = not known.
     """
 
-    lineage: str
+    log_id: str
     position: int
     chain_hash: str
 
     def to_json(self) -> dict[str, Any]:
         """Return it as Spark keeps it in a checkpoint."""
         return {
-            "lineage": self.lineage,
+            "log_id": self.log_id,
             "position": self.position,
             "chain_hash": self.chain_hash,
         }
@@ -66,15 +66,15 @@ class LogOffset:
         Raises:
             InvalidRequestError: The checkpoint is of another source (definite).
         """
-        lineage, position = found.get("lineage"), found.get("position")
+        log_id, position = found.get("log_id"), found.get("position")
         chain_hash = found.get("chain_hash")
         whole = type(position) is int and position >= 0
-        if not (whole and isinstance(lineage, str) and isinstance(chain_hash, str)):
+        if not (whole and isinstance(log_id, str) and isinstance(chain_hash, str)):
             raise InvalidRequestError(
                 f"the checkpoint's offset {str(found)[:80]} is none of 'txlog'",
                 hint="Give this query a checkpoint of its own.",
             )
-        return cls(lineage, int(position), chain_hash)  # type: ignore[arg-type]
+        return cls(log_id, int(position), chain_hash)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

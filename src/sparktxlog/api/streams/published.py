@@ -198,7 +198,7 @@ class StreamedLog:
 
     def offset(self, position: int) -> LogOffset:
         """Return the offset of a published position."""
-        made = LogOffset(str(self.info()["lineage"]), position, self.chain_hash(position))
+        made = LogOffset(str(self.info()["log_id"]), position, self.chain_hash(position))
         self._remember(made)
         return made
 
@@ -212,8 +212,8 @@ class StreamedLog:
         if self._home is not None and offset in self._known:
             return
         info = self.info()
-        ours = offset.lineage == info["lineage"]
-        if not ours and offset.lineage not in self._ancestors():
+        ours = offset.log_id == info["log_id"]
+        if not ours and offset.log_id not in self._ancestors():
             raise _foreign(offset, info, "is of another log")
         end = int(info["published"])
         if end < offset.position:
@@ -235,7 +235,7 @@ class StreamedLog:
 
     def _ancestors(self) -> set[str]:
         found = self._at_home(lambda link: link.get("/v1/epochs"))
-        return {str(one["lineage"]) for one in found["ancestors"]}
+        return {str(one["log_id"]) for one in found["ancestors"]}
 
     def _remember(self, offset: LogOffset) -> None:
         if len(self._known) >= _MOST_KNOWN:
@@ -255,9 +255,9 @@ def expired(after: int) -> ExpiredError:
 
 def _foreign(offset: LogOffset, info: Mapping[str, Any], what: str) -> ForeignLogError:
     return ForeignLogError(
-        f"the checkpoint's offset, position {offset.position} of {offset.lineage}, {what} than "
-        f"that of {info['node_id']}, {info['lineage']}",
+        f"the checkpoint's offset, position {offset.position} of {offset.log_id}, {what} than "
+        f"that of {info['node_id']}, {info['log_id']}",
         hint="Start the query at a site of its log, or give it a new checkpoint.",
         position=offset.position,
-        lineage=offset.lineage,
+        log_id=offset.log_id,
     )

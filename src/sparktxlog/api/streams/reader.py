@@ -142,7 +142,7 @@ class TxLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wait_s = _POLL_S if self._target is None else 0.0
         upto = self._published.published(after + 1, wait_s)
         if self._latest is None or upto > self._latest.position:
-            self._latest = LogOffset(start.lineage, upto, "")
+            self._latest = LogOffset(start.log_id, upto, "")
         bounds = [upto, self._target, options.ending]
         if limited and options.max_transactions is not None:
             bounds.append(after + options.max_transactions)

@@ -11,26 +11,26 @@ from sparktxlog.protocol.messages.view import View
 
 
 def forced_view(
-    view: View, node: NodeId, lineage: str, state: MemberState, accepted: Vote | None
+    view: View, node: NodeId, log_id: str, state: MemberState, accepted: Vote | None
 ) -> View:
-    """Return the view that a survivor forces: sole member, sole voter, a new lineage.
+    """Return the view that a survivor forces: sole member, sole voter, a new log id.
 
     Its final queue is that of the value that the survivor accepted, if any: the others may have
     decided it and be in the next epoch, where they can add nothing without the survivor.  Otherwise
     it is everything that the survivor acquired.  The other places stay, without a vote.
     """
     roster = tuple(replace(seat, weight=1 if seat.node_id == node else 0) for seat in view.roster)
-    ancestors = (*view.ancestors, (view.lineage, view.epoch))
+    ancestors = (*view.ancestors, (view.log_id, view.epoch))
     if accepted is not None:
         chosen = accepted.view
         base, tail, end, voided = chosen.base, chosen.tail, chosen.end, chosen.voided
-        ancestors = (*ancestors, (chosen.lineage, chosen.epoch))
+        ancestors = (*ancestors, (chosen.log_id, chosen.epoch))
     else:
         queue = final_queue({node: state})
         base, tail, end, voided = queue.base, queue.tail, queue.end, ()
     return replace(
         view,
-        lineage=lineage,
+        log_id=log_id,
         epoch=ancestors[-1][1] + 1,
         roster=roster,
         members=(node,),

@@ -221,7 +221,7 @@ class Admission:
                 continue
             if now < self._barred.get(node, (0, 0))[0]:
                 continue
-            if (request.lineage, request.epoch) != (view.lineage, view.epoch):
+            if (request.log_id, request.epoch) != (view.log_id, view.epoch):
                 continue
             member = node in view.members and request.incarnation == seat.incarnation
             if seat.witness:

@@ -104,7 +104,7 @@ class CurrentEpoch:
         """The head of each message of this node."""
         view, own = self.view, self._config
         return EpochHead(
-            lineage=view.lineage,
+            log_id=view.log_id,
             epoch=view.epoch,
             sender=own.node_id,
             incarnation=own.incarnation,

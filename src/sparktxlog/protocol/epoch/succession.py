@@ -156,7 +156,7 @@ class Succession:
     def on_message(self, message: EpochMessage, now: int) -> Outcomes:
         """Handle a message of any epoch."""
         view = self._current.view
-        lineage, epoch = epoch_of(message)
+        log_id, epoch = epoch_of(message)
         if wrong := self._misfit(message):
             self._tell_refused(message.sender, wrong)
             return
@@ -167,8 +167,8 @@ class Succession:
             else:
                 self._check_agrees(message)
             return
-        if lineage != view.lineage:
-            if view.continues(lineage, epoch):
+        if log_id != view.log_id:
+            if view.continues(log_id, epoch):
                 self.tell_view(message.sender, now)
             return
         if isinstance(message, BallotQuestion) and epoch > view.epoch:
@@ -204,9 +204,9 @@ class Succession:
     def _follows(self, view: View) -> bool:
         """Return whether a decided view continues what this node knows (P23)."""
         mine = self._current.view
-        if view.lineage == mine.lineage:
+        if view.log_id == mine.log_id:
             return view.epoch > mine.epoch
-        return view.continues(mine.lineage, mine.epoch)
+        return view.continues(mine.log_id, mine.epoch)
 
     def _check_agrees(self, decide: Decide) -> None:
         """Halt on another decision for this node's epoch: there are two histories (I5).
@@ -214,7 +214,7 @@ class Succession:
         The first epoch is not decided but configured; greetings compare that.
         """
         mine, other = self._current.view, decide.view
-        if (other.lineage, other.epoch) != (mine.lineage, mine.epoch):
+        if (other.log_id, other.epoch) != (mine.log_id, mine.epoch):
             return
         if mine.epoch > self._config.epoch and not same_decision(other, mine):
             raise InvariantViolation(

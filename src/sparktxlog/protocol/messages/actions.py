@@ -101,7 +101,7 @@ class PersistView:
     view: View
     #: This node's incarnation from now on.
     incarnation: int
-    #: Whether it has another lineage: then entries before it are final only with it (P23).
+    #: Whether it has another log id: then entries before it are final only with it (P23).
     forced: bool = False
 
 

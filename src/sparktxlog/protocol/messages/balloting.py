@@ -88,7 +88,7 @@ class Standing:
 class EpochHead(TypedDict):
     """First fields of a message: the sender's epoch, and its incarnation there."""
 
-    lineage: str
+    log_id: str
     epoch: int
     sender: NodeId
     incarnation: int
@@ -98,7 +98,7 @@ class EpochHead(TypedDict):
 class SaidInEpoch:
     """Base of most messages: the fields of an `EpochHead`."""
 
-    lineage: str
+    log_id: str
     epoch: int
     sender: NodeId
     incarnation: int
@@ -242,7 +242,7 @@ EpochMessage = (
 
 
 def epoch_of(message: EpochMessage) -> tuple[str, int]:
-    """Return lineage and epoch that the sender of a message is in."""
+    """Return log id and epoch that the sender of a message is in."""
     if isinstance(message, SaidInEpoch):
-        return message.lineage, message.epoch
-    return message.view.lineage, message.view.epoch
+        return message.log_id, message.epoch
+    return message.view.log_id, message.view.epoch

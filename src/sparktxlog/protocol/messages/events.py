@@ -152,7 +152,7 @@ class ForceRequested:
 
     ticket: int
     #: New log id from here on, so that the others' log is a fork.
-    lineage: str
+    log_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

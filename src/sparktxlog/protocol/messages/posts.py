@@ -80,7 +80,7 @@ class Ahead:
 class Post:
     """One node's status, an atomic snapshot of its state (P3)."""
 
-    lineage: str
+    log_id: str
     epoch: int
     sender: NodeId
     #: The sender's own post counter since its start: the seed's round number.
@@ -113,7 +113,7 @@ class Post:
 class Announcement:
     """An unstamped run whose staged files peers should prefetch (P1a); no header, no seq."""
 
-    lineage: str
+    log_id: str
     epoch: int
     origin: NodeId
     #: Digest of the run's manifest.
@@ -185,7 +185,7 @@ class Verdict:
 class Tail:
     """Part of a synchronized queue for a lagging peer (P9)."""
 
-    lineage: str
+    log_id: str
     epoch: int
     sender: NodeId
     #: Chain hash at the position before the first entry.

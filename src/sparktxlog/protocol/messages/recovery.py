@@ -28,7 +28,7 @@ class MasterConfig:
     #: (*) Acquisition quorum q: 1 … len(members).
     quorum: int
     #: (*)
-    lineage: str
+    log_id: str
     #: (*) A transaction id is known for so many positions, and for so much log time, whichever
     #: is longer (P25c); the last positions are in memory.
     id_window: int = 1_000_000

@@ -69,7 +69,7 @@ class Voided:
 class View:
     """Outcome of one epoch decision; equal at every node that knows the epoch (I5)."""
 
-    lineage: str
+    log_id: str
     epoch: int
     #: All places, in precedence order: the first member is the master on duty.
     roster: tuple[Seat, ...]
@@ -84,7 +84,7 @@ class View:
     tail: tuple[RunHeader, ...] = ()
     #: End of the final queue; epoch `epoch` begins after it.
     end: MergeBase = field(default_factory=MergeBase)
-    #: (lineage, last epoch) of the logs that this one continues by `force` (P23).
+    #: (log id, last epoch) of the logs that this one continues by `force` (P23).
     ancestors: tuple[tuple[str, int], ...] = ()
     #: Wire version in force: all members decide by its rules (P31).
     version: int = FIRST_VERSION
@@ -122,9 +122,9 @@ class View:
         """How many members must promise: so many meet every set of q (P12)."""
         return len(self.members) - self.quorum + 1
 
-    def continues(self, lineage: str, epoch: int) -> bool:
+    def continues(self, log_id: str, epoch: int) -> bool:
         """Return whether this log was that one at that epoch, before a `force` (P23)."""
-        return any(name == lineage and epoch <= last for name, last in self.ancestors)
+        return any(name == log_id and epoch <= last for name, last in self.ancestors)
 
     def void(self, header: RunHeader) -> Voided | None:
         """Return the void form of a run in the view's tail, None if it is not void."""
@@ -182,7 +182,7 @@ def decision_digest(view: View) -> str:
     one of them.
     """
     parts: list[object] = [
-        view.lineage,
+        view.log_id,
         view.epoch,
         view.end.position,
         view.end.chain_hash.hex(),

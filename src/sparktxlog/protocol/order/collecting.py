@@ -103,7 +103,7 @@ class Collecting:
         """
         config = self._config
         peer = self.peers.get(post.sender)
-        if peer is None or post.lineage != config.lineage or post.epoch != config.epoch:
+        if peer is None or post.log_id != config.log_id or post.epoch != config.epoch:
             return None
         if post.wall and peer.is_newest(post):
             peer.measure_clock(post.wall - self._counter.clock.wall, now)

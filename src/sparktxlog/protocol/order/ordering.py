@@ -90,7 +90,7 @@ class Ordering:
     """This node's role in the agreed order during one epoch.
 
     Args:
-        config: With members, quorum, epoch and lineage of the epoch's view.
+        config: With members, quorum, epoch and log id of the epoch's view.
         outbox: Takes the actions.
         queue, counter, staging, prefetching: These survive an epoch.
         incarnations: Incarnations of all nodes that may stamp in this epoch.
@@ -429,7 +429,7 @@ class Ordering:
         config = self._config
         if (
             announcement.origin in self._collecting.peers
-            and announcement.lineage == config.lineage
+            and announcement.log_id == config.log_id
             and announcement.epoch == config.epoch
         ):
             self._prefetching.announce(announcement, now)
@@ -496,7 +496,7 @@ class Ordering:
             self._outbox.tell(CheckUnstamped(digest=digest))
         for submit in staging.take_unannounced(now, config.retry_us, config.idle_round_max_us):
             announcement = Announcement(
-                lineage=config.lineage,
+                log_id=config.log_id,
                 epoch=config.epoch,
                 origin=config.node_id,
                 digest=submit.digest,

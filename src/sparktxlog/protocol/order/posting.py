@@ -141,7 +141,7 @@ class RoundPosts:
     ) -> Post:
         cut = None if left_out is None else (left_out.ts - 1, left_out.seq - 1)
         return Post(
-            lineage=config.lineage,
+            log_id=config.log_id,
             epoch=config.epoch,
             sender=config.node_id,
             round=self.round,

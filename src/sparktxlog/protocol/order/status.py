@@ -159,7 +159,7 @@ class MasterStatus:
     #: Empty, or why this node has halted.
     halted: str = ""
     phase: Phase = Phase.NORMAL
-    lineage: str = ""
+    log_id: str = ""
     #: Members of the epoch in precedence order; the first one is on duty.
     members: tuple[NodeId, ...] = ()
     roster: tuple[Seat, ...] = ()

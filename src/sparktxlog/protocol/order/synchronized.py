@@ -208,7 +208,7 @@ class SynchronizedQueue:
         """
         if self.position > view.end.position and self.key[0] < view.epoch:
             raise InvariantViolation(
-                f"this node's queue ends at {self.position}, and {view.lineage} went on from "
+                f"this node's queue ends at {self.position}, and {view.log_id} went on from "
                 f"{view.end.position} as epoch {view.epoch} (I4, P28)",
                 hint=QUARANTINE_HINT,
                 position=view.end.position,

@@ -142,7 +142,7 @@ def tail_of(base: Foundation, stored: Sequence[StoredEntry]) -> Tail:
     """Return a part of the queue as a message of this node."""
     view = base.master.view
     return Tail(
-        lineage=view.lineage,
+        log_id=view.log_id,
         epoch=view.epoch,
         sender=base.config.node_id,
         previous_hash=stored[0].entry.previous_hash if stored else b"",

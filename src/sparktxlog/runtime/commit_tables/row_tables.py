@@ -150,8 +150,8 @@ class RowTables:
         state = await self._base.run_on_files(self._lake.path(name), self._lake.read, name)
         if state is None:
             return None
-        lineage = self._base.master.view.lineage
-        key = f"{lineage}/{definition.name}/{definition.first_version}"
+        log_id = self._base.master.view.log_id
+        key = f"{log_id}/{definition.name}/{definition.first_version}"
         return ShownRowTable(
             definition=definition,
             uuid=str(uuids.uuid5(uuids.NAMESPACE_URL, key)),

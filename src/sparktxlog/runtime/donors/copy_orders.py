@@ -124,7 +124,7 @@ class Copies:
         for what, theirs, ours in (
             ("node", lease.node_id, donor),
             ("URL", lease.url, lease.url if lease.url in urls else " or ".join(urls)),
-            ("lineage", lease.lineage, config.lineage),
+            ("log_id", lease.log_id, config.log_id),
             (
                 "replication.chunk-bytes",
                 str(lease.chunk_bytes),

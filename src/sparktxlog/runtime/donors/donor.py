@@ -155,7 +155,7 @@ class Donor:
             token=secrets.token_urlsafe(32),
             node_id=config.node_id,
             url=config.master_url,
-            lineage=config.lineage,
+            log_id=config.log_id,
             epoch=report.epoch,
             position=report.position,
             chain_hash=report.chain_hash,

@@ -57,10 +57,10 @@ class Followed:
             self.node_id = str(status["node_id"])
             self.phase = str(status["phase"])
             self.halted = str(status["halted"] or "")
-            self.lineage = str(status["lineage"])
+            self.log_id = str(status["log_id"])
             self.epoch = int(status["epoch"])
-            self.ancestors = {(str(a["lineage"]), int(a["epoch"])) for a in status["ancestors"]}
-            self.logs = {str(info["lineage"]), self.lineage, *(name for name, _ in self.ancestors)}
+            self.ancestors = {(str(a["log_id"]), int(a["epoch"])) for a in status["ancestors"]}
+            self.logs = {str(info["log_id"]), self.log_id, *(name for name, _ in self.ancestors)}
             begins = status["begins_after"]
             self.end = int(status["chain_position"])
             #: Positions whose chain hash it knows without the runs.
@@ -115,9 +115,9 @@ class Followed:
 
     def can_be_followed(self, view: View) -> bool:
         """Return whether a node of that view takes over this node's view without quarantine."""
-        if view.lineage == self.lineage:
+        if view.log_id == self.log_id:
             return view.epoch <= self.epoch
-        return any(name == view.lineage and view.epoch <= last for name, last in self.ancestors)
+        return any(name == view.log_id and view.epoch <= last for name, last in self.ancestors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,19 +120,19 @@ def given_up(
             GivenUp(
                 stored=stored,
                 why="ordered" if stored.entry.position <= end else waiting,
-                lineage=lineage_of(view, header.epoch),
+                log_id=log_id_of(view, header.epoch),
                 survives=survives(stored),
             )
         )
     return found
 
 
-def lineage_of(view: View, epoch: int) -> str:
+def log_id_of(view: View, epoch: int) -> str:
     """Return the log id of a view in an epoch."""
-    for lineage, last in view.ancestors:
+    for log_id, last in view.ancestors:
         if epoch <= last:
-            return lineage
-    return view.lineage
+            return log_id
+    return view.log_id
 
 
 def act_id(state: JournalState, waiting: Iterable[StoredEntry]) -> str:

@@ -45,11 +45,11 @@ from sparktxlog.runtime.leaving_fork.giving_up import (
     Export,
     act_id,
     given_up,
-    lineage_of,
+    log_id_of,
     ordered_runs,
     waiting_runs,
 )
-from sparktxlog.runtime.membership.founding import core_config, with_lineage
+from sparktxlog.runtime.membership.founding import core_config, with_log_id
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order, keep_order
 from sparktxlog.storage.commit_tables.table_places import set_tables_aside
 from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
@@ -72,7 +72,7 @@ class GaveWay:
     node_id: str
     #: The followed node, and the log id and incarnation with which this node joins.
     followed: str
-    lineage: str
+    log_id: str
     incarnation: int
     #: The queues are equal up to here.
     common: int
@@ -153,7 +153,7 @@ class _Act:
         self._tell = tell
         self._state: JournalState = journal.load(config.id_window)
         order = join_order(self._state.values)
-        self._config = with_lineage(config, self._state.core.view, order, self._state.values)
+        self._config = with_log_id(config, self._state.core.view, order, self._state.values)
         self._view = self._state.core.view or first_view(
             core_config(self._config, order=order, incarnation=self._state.incarnation)
         )
@@ -196,7 +196,7 @@ class _Act:
             quarantine_id=quarantine_id,
             node_id=config.node_id,
             followed=followed.node_id,
-            lineage=order.lineage,
+            log_id=order.log_id,
             incarnation=order.incarnation,
             common=fork.common,
             exact=fork.exact,
@@ -218,7 +218,7 @@ class _Act:
         refusal = ""
         if found.node_id == config.node_id:
             refusal = "that is this node itself"
-        elif config.lineage not in found.logs:
+        elif config.log_id not in found.logs:
             refusal = f"node {found.node_id} is of another log, {min(found.logs)!r}"
         elif found.halted or found.phase not in _GOES_ON:
             refusal = f"node {found.node_id} is {found.phase}: it does not take part itself"
@@ -244,9 +244,9 @@ class _Act:
                 common=fork.common,
             )
         if ordered and not fork.proven and followed.end <= self._end:
-            # What may still follow its end there is of its epoch or a later one of its lineage.
+            # What may still follow its end there is of its epoch or a later one of its log id.
             epoch = ordered[0 if fork.exact else -1].entry.header.epoch
-            if lineage_of(self._view, epoch) == followed.lineage and epoch >= followed.epoch:
+            if log_id_of(self._view, epoch) == followed.log_id and epoch >= followed.epoch:
                 raise LocalProtocolError(
                     f"nothing to quarantine: {followed.node_id} is behind, its queue ends at "
                     f"{followed.end:,}, the one here at {self._end:,}",
@@ -259,9 +259,7 @@ class _Act:
     def _order(self, followed: Followed) -> JoinOrder:
         seat = followed.seats.get(self._config.node_id, 0)
         incarnation = max(seat, self._state.incarnation) + 1
-        return JoinOrder(
-            lineage=followed.lineage, incarnation=incarnation, log=self._config.lineage
-        )
+        return JoinOrder(log_id=followed.log_id, incarnation=incarnation, log=self._config.log_id)
 
     def _give_way(self, quarantine_id: str, runs: Sequence[GivenUp], order: JoinOrder) -> int:
         """Keep the runs, and set journal and queue aside; return how many are incomplete."""

@@ -74,8 +74,7 @@ class EpochHistory:
             phase: Of this node in the epoch.
         """
         if view.epoch < 1 or any(
-            (record.lineage, record.epoch) == (view.lineage, view.epoch)
-            for _, record in self._noted
+            (record.log_id, record.epoch) == (view.log_id, view.epoch) for _, record in self._noted
         ):
             return
         number, before = self._noted[-1] if self._noted else (0, None)
@@ -100,10 +99,10 @@ class EpochHistory:
         """Return the latest epochs that are durable, newest first."""
         return [record for _, record in self._kept[: -limit - 1 : -1]]
 
-    def find(self, lineage: str, epoch: int) -> EpochRecord | None:
+    def find(self, log_id: str, epoch: int) -> EpochRecord | None:
         """Return an epoch that this node took up, None if its history lacks it."""
         for _, record in reversed(self._noted):
-            if (record.lineage, record.epoch) == (lineage, epoch):
+            if (record.log_id, record.epoch) == (log_id, epoch):
                 return record
         return None
 
@@ -118,7 +117,7 @@ def view_of(record: EpochRecord) -> View:
     """Return the view of an epoch, without its tail."""
     end = record.begins_after
     return View(
-        lineage=record.lineage,
+        log_id=record.log_id,
         epoch=record.epoch,
         roster=tuple(
             Seat(
@@ -159,7 +158,7 @@ def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) ->
         joined, left = tuple(sorted(members - former)), tuple(sorted(former - members))
         changed = tuple(sorted(_reseated(before.roster, roster) - (members ^ former)))
     return EpochRecord(
-        lineage=view.lineage,
+        log_id=view.log_id,
         epoch=view.epoch,
         members=tuple(view.members),
         quorum=view.quorum,

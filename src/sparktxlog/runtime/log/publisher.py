@@ -70,7 +70,7 @@ class Publisher:
         self._journal = base.journal
         self._payloads = base.payloads
         self._log_root = config.data_dir / "log"
-        self._lineage = config.lineage
+        self._log_id = config.log_id
         #: Least time between the starts of two publishes, seconds.
         self._interval_s = config.publish_interval
         #: Positions between two signature boundaries.
@@ -283,7 +283,7 @@ class Publisher:
             if aside is not None:
                 _log.warning("queue table from before the snapshot was moved", path=str(aside))
         queue = QueueTable(
-            self._log_root, self._lineage, published_version=self._version, kept_after=kept_after
+            self._log_root, self._log_id, published_version=self._version, kept_after=kept_after
         )
         self._compare(queue)
         if max(queue.position, kept_after) < self._published:

@@ -104,7 +104,7 @@ class Epochs:
             "phase",
             phase=told.phase.value,
             epoch=told.view.epoch,
-            lineage=told.view.lineage,
+            log_id=told.view.log_id,
             members=list(told.view.members),
             reason=told.reason,
         )
@@ -193,8 +193,8 @@ class Epochs:
                 linked=linked,
             )
         shown, ticket = self._shown.shown(), next(self._tickets)
-        lineage = f"{self._config.cluster}-{uuid.uuid4().hex[:12]}"
-        event = ForceRequested(ticket=ticket, lineage=lineage)
+        log_id = f"{self._config.cluster}-{uuid.uuid4().hex[:12]}"
+        event = ForceRequested(ticket=ticket, log_id=log_id)
         view = await self._ask(ticket, event, timeout)
         return {**view, "may_be_lost": self._shown.of(shown, self._now())}
 
@@ -267,56 +267,55 @@ class Epochs:
             found.append({"code": "not-in-force", "text": _COPY.format("when the log began")})
         return found
 
-    def decision(self, lineage: str, epoch: int) -> str:
+    def decision(self, log_id: str, epoch: int) -> str:
         """Return the digest of the decision on an epoch; empty = none was needed, or unknown."""
         view = self._master.view
         if epoch <= 1:
             return ""
-        if (view.lineage, view.epoch) == (lineage, epoch):
+        if (view.log_id, view.epoch) == (log_id, epoch):
             return decision_digest(view)
-        record = self.history.find(lineage, epoch)
+        record = self.history.find(log_id, epoch)
         return "" if record is None else decision_digest(view_of(record))
 
-    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+    def shown(self, log_id: str, epoch: int) -> tuple[str, int, str]:
         """Return the decision on an epoch, the end of the queue, and the chain hash there.
 
         Args:
-            lineage, epoch: Those of the greeting.  The core may be in a later epoch already, which
+            log_id, epoch: Those of the greeting.  The core may be in a later epoch already, which
                 is not durable yet.
         """
         base = self._master.base
-        return self.decision(lineage, epoch), base.position, base.chain_hash.hex()
+        return self.decision(log_id, epoch), base.position, base.chain_hash.hex()
 
-    def check_position(self, lineage: str, position: int) -> None:
+    def check_position(self, log_id: str, position: int) -> None:
         """Refuse a position that means another transaction in this log than in a client's.
 
         Args:
-            lineage: Of the client's receipt; empty = unknown.
+            log_id: Of the client's receipt; empty = unknown.
 
         Raises:
             ForeignLogError: It is a position of another log, or of the part of an earlier one that
                 `force` did not take over (definite).
         """
         view = self._master.view
-        if lineage in ("", view.lineage):
+        if log_id in ("", view.log_id):
             return
-        names = [*(name for name, _ in view.ancestors), view.lineage]
-        if lineage not in names:
+        names = [*(name for name, _ in view.ancestors), view.log_id]
+        if log_id not in names:
             raise ForeignLogError(
-                f"position {position} is of the log {lineage!r}, this node's log is "
-                f"{view.lineage!r}",
+                f"position {position} is of the log {log_id!r}, this node's log is {view.log_id!r}",
                 hint="Ask a node of the log where the transaction was committed.",
-                lineage=view.lineage,
+                log_id=view.log_id,
                 position=position,
             )
         for (name, last), successor in zip(view.ancestors, names[1:], strict=True):
-            begun = self.history.find(successor, last + 1) if successor != name == lineage else None
+            begun = self.history.find(successor, last + 1) if successor != name == log_id else None
             if begun is not None and position > begun.begins_after.position:
                 raise ForeignLogError(
-                    f"position {position} is of the log {lineage!r}, which `force` took over only "
+                    f"position {position} is of the log {log_id!r}, which `force` took over only "
                     f"up to position {begun.begins_after.position}",
                     hint="The transaction may have another position here, or none: ask for its id.",
-                    lineage=view.lineage,
+                    log_id=view.log_id,
                     position=position,
                 )
 
@@ -350,8 +349,8 @@ class Epochs:
         return {
             "phase": self.phase.value,
             "phase_reason": self.ignorance() or reason,
-            "lineage": view.lineage,
-            "ancestors": [{"lineage": name, "epoch": epoch} for name, epoch in view.ancestors],
+            "log_id": view.log_id,
+            "ancestors": [{"log_id": name, "epoch": epoch} for name, epoch in view.ancestors],
             "epoch": view.epoch,
             "members": list(view.members),
             "quorum": view.quorum,

@@ -18,7 +18,7 @@ from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.storage.interfaces import PutValue
 
 #: Name of the log, given when it was founded.
-_LINEAGE = "lineage"
+_LOG_ID = "log_id"
 #: Wire version in force when it was founded; older logs do not have this value.
 _VERSION = "founding-version"
 _US = 1_000_000
@@ -55,7 +55,7 @@ def core_config(
         node_id=config.node_id,
         members=members,
         quorum=min(config.acquisition_quorum, max(1, len(members))),
-        lineage=config.lineage if order is None else order.lineage,
+        log_id=config.log_id if order is None else order.log_id,
         epoch=1 if order is None else 0,
         incarnation=incarnation,
         suspect_timeout_us=int(config.suspect_timeout * _US),
@@ -95,7 +95,7 @@ def found(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
     writes = [PutValue(name=_VERSION, value=str(newest_version(config)).encode())]
     if not config.peers:
         name = f"{config.cluster}-{uuid.uuid4().hex[:12]}"
-        writes.append(PutValue(name=_LINEAGE, value=name.encode()))
+        writes.append(PutValue(name=_LOG_ID, value=name.encode()))
     return writes
 
 
@@ -122,23 +122,23 @@ def check_version(config: NodeConfig, core: RecoveredState, directory: Path) -> 
         )
 
 
-def with_lineage(
+def with_log_id(
     config: NodeConfig,
     view: View | None,
     order: JoinOrder | None,
     values: Mapping[str, bytes] = MappingProxyType({}),
 ) -> NodeConfig:
-    """Return the settings with the log's first lineage, if it does not follow from them.
+    """Return the settings with the log's first log id, if it does not follow from them.
 
-    Workers and tables always know a log by its first lineage: a log that `force` made continues the
+    Workers and tables always know a log by its first log id: a log that `force` made continues the
     same positions and hashes.
 
     Args:
         values: Of the journal: the name that the log got when it was founded (`found`).
     """
     if view is not None:
-        return replace(config, log_lineage=view.ancestors[0][0] if view.ancestors else view.lineage)
+        return replace(config, first_log_id=view.ancestors[0][0] if view.ancestors else view.log_id)
     if order is not None:
-        return replace(config, log_lineage=order.log or order.lineage)
-    founded = values.get(_LINEAGE, b"").decode()
-    return replace(config, log_lineage=founded) if founded and not config.peers else config
+        return replace(config, first_log_id=order.log or order.log_id)
+    founded = values.get(_LOG_ID, b"").decode()
+    return replace(config, first_log_id=founded) if founded and not config.peers else config

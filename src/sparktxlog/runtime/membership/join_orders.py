@@ -24,11 +24,11 @@ class StartAgainError(TxLogError):
 class JoinOrder:
     """The log that a fresh node has to join, and its incarnation there."""
 
-    lineage: str
+    log_id: str
     incarnation: int
     #: True: this node's queue is too old to be continued run by run.
     behind: bool = False
-    #: The log's first lineage, by which workers and tables know it; empty = `lineage`.
+    #: The log's first log id, by which workers and tables know it; empty = `log_id`.
     log: str = ""
 
 

@@ -1,7 +1,7 @@
 """How a node without a log joins a cluster that has one (protocol P21).
 
 The first peer that a fresh node greets (a new node, or one that lost its disk) gives it an order:
-which lineage to join, under which incarnation.  The node
+which log id to join, under which incarnation.  The node
 
 1. keeps the order and starts again, as a member of nothing;
 2. takes over a snapshot of a peer's queue, with the files of what is prepared and undecided there
@@ -178,12 +178,12 @@ class Joining:
         and it must not speak under its present incarnation any more (P30).
         """
         log = hello.ancestors[0] if hello.ancestors else ""
-        order = JoinOrder(lineage=hello.lineage, incarnation=hello.join_as, log=log)
+        order = JoinOrder(log_id=hello.log_id, incarnation=hello.join_as, log=log)
         fresh = self._base.is_fresh()
         if self._task is None and order != self._order and (fresh or hello.join_as > self._own):
             _log.warning(
                 "this node joins" if fresh else "this node's disk is an older one: it joins again",
-                lineage=order.lineage,
+                log_id=order.log_id,
                 incarnation=order.incarnation,
                 told_by=hello.node_id,
             )
@@ -200,7 +200,7 @@ class Joining:
         seat = view.seat(self._node_id)
         incarnation = max(self._own, 0 if seat is None else seat.incarnation) + 1
         log = view.ancestors[0][0] if view.ancestors else ""
-        order = JoinOrder(lineage=view.lineage, incarnation=incarnation, log=log)
+        order = JoinOrder(log_id=view.log_id, incarnation=incarnation, log=log)
         if self._task is None:
             _log.error("this node's disk is an older one: it joins again", incarnation=incarnation)
             self._join(order, renew_instance())
@@ -210,12 +210,12 @@ class Joining:
 
         async def keep() -> None:
             await self._executor.write([keep_order(order), *others])
-            text = f"joins {order.lineage} as {order.incarnation}"
+            text = f"joins {order.log_id} as {order.incarnation}"
             self._base.fail(StartAgainError(text))
 
         self._task = self._start("joining", keep)
 
-    def note_missed(self, lineage: str, incarnation: int, run: bytes = b"") -> None:
+    def note_missed(self, log_id: str, incarnation: int, run: bytes = b"") -> None:
         """Note that nobody had what a joiner lacks; after some times start again for a snapshot.
 
         Args:
@@ -230,7 +230,7 @@ class Joining:
             gone = self._misses >= _QUEUE_MISSES
         if gone and self._task is None:
             _log.warning("too far behind", position=self._position)
-            order = JoinOrder(lineage=lineage, incarnation=incarnation, behind=True)
+            order = JoinOrder(log_id=log_id, incarnation=incarnation, behind=True)
             self._join(order)
 
     def note_request(self, link: PeerLink, position: int, missed: Callable[[], None]) -> None:

@@ -138,11 +138,11 @@ class Membership(GreetingNode):
             url=config.master_url,
             instance=values[INSTANCE].decode(),
             boot=base.core.boot,
-            lineage=view.lineage,
+            log_id=view.log_id,
             config_hash=config.shared_hash(),
             software=__version__,
             founding_hash=config.founding_hash() if configured else "",
-            ancestors=tuple(lineage for lineage, _ in view.ancestors),
+            ancestors=tuple(log_id for log_id, _ in view.ancestors),
             epoch=view.epoch,
             ancestor_epochs=tuple(epoch for _, epoch in view.ancestors),
             incarnation=base.core.incarnation,
@@ -191,9 +191,9 @@ class Membership(GreetingNode):
         """Return whether a node showed nothing yet on which anything depends."""
         return self._base.master.is_blank(node_id)
 
-    def shown(self, lineage: str, epoch: int) -> tuple[str, int, str]:
+    def shown(self, log_id: str, epoch: int) -> tuple[str, int, str]:
         """Return the decision on an epoch, and this node's position and chain hash."""
-        return self.epochs.shown(lineage, epoch)  # `epochs` exists before the first greeting
+        return self.epochs.shown(log_id, epoch)  # `epochs` exists before the first greeting
 
     def standing(self) -> Standing | None:
         """Return this node's standing."""
@@ -241,8 +241,8 @@ class Membership(GreetingNode):
         self._incarnations = {node_id: place.incarnation for node_id, place in places.items()}
         self.greeter.enter(
             places,
-            view.lineage,
-            [lineage for lineage, _ in view.ancestors],
+            view.log_id,
+            [log_id for log_id, _ in view.ancestors],
             epoch=view.epoch,
             ancestor_epochs=[epoch for _, epoch in view.ancestors],
             version=view.version,
@@ -351,7 +351,7 @@ class Membership(GreetingNode):
         """Note that nobody has a run any more; None = a part of the queue."""
         if self._base.master.phase is Phase.JOINING:
             digest = b"" if run is None else run.digest
-            self.joining.note_missed(self._base.config.lineage, self._base.core.incarnation, digest)
+            self.joining.note_missed(self._base.config.log_id, self._base.core.incarnation, digest)
 
     # -- status ------------------------------------------------------------------------------------
 

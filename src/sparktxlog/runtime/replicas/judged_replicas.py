@@ -166,8 +166,8 @@ class Replicas:
             known is None
             or known.report.position != report.position
             or (
-                (known.report.tables, known.report.lineage, known.report.copied_from)
-                != (report.tables, report.lineage, report.copied_from)
+                (known.report.tables, known.report.log_id, known.report.copied_from)
+                != (report.tables, report.log_id, report.copied_from)
             )
         )
         base = self._compare(report)
@@ -334,7 +334,7 @@ class Replicas:
         return compare(
             report,
             LogView(
-                lineage=base.config.lineage,
+                log_id=base.config.log_id,
                 position=base.ordered.value,
                 published=base.published.value,
                 kept_after=base.kept_after.value,

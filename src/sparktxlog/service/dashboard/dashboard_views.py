@@ -65,7 +65,7 @@ class DashboardViews:
         ]
         return {
             "node": status["node_id"],
-            "lineage": status["lineage"],
+            "log_id": status["log_id"],
             "state": verdict.word,
             "verdict": verdict.to_document(),
             "banner": [*differing, *banner_of(status)],

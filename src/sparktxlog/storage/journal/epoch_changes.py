@@ -286,5 +286,5 @@ def newer_view(held: View | None, told: View | None) -> View | None:
     """Return the view after a reset: the snapshot's, unless it is older."""
     if told is None or held is None:
         return told or held
-    same = held.lineage == told.lineage or held.continues(told.lineage, told.epoch)
+    same = held.log_id == told.log_id or held.continues(told.log_id, told.epoch)
     return held if same and held.epoch >= told.epoch else told

@@ -84,9 +84,9 @@ TRANSFERS = _schema("""
     """)
 
 _SEAT = "struct<id:string,url:string,weight:bigint,witness:boolean,incarnation:bigint>"
-#: `log/epochs`: one row per epoch that this node entered, key (lineage, epoch).
+#: `log/epochs`: one row per epoch that this node entered, key (log id, epoch).
 EPOCHS = _schema(f"""
-    lineage       string  not null
+    log_id       string  not null
     epoch         bigint  not null
     members       array<string>  not null
     quorum        bigint  not null
@@ -139,7 +139,7 @@ QUARANTINE = pa.schema(
         quarantine_id   string  not null
         quarantined_at  timestamp  not null
         why             string  not null
-        lineage         string  not null
+        log_id         string  not null
         survives        boolean  not null
         """),
         *(

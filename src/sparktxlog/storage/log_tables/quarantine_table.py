@@ -70,7 +70,7 @@ class GivenUp:
     stored: StoredEntry
     #: `ordered`, `accepted` or `acquired`.
     why: str
-    lineage: str
+    log_id: str
     #: Whether the followed history also has the run.
     survives: bool
 
@@ -392,7 +392,7 @@ def _as_quarantined(
         "quarantine_id": pa.array([act] * count),
         "quarantined_at": pa.array([now] * count, QUARANTINE.field("quarantined_at").type),
         "why": pa.array([run.why for run in spread]),
-        "lineage": pa.array([run.lineage for run in spread]),
+        "log_id": pa.array([run.log_id for run in spread]),
         "survives": pa.array([run.survives for run in spread]),
         "files_root": pa.array([files_root] * count),
         "partitions": pa.array(

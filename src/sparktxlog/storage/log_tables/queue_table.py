@@ -82,8 +82,8 @@ class QueueTable:
 
     Args:
         log_root: Directory of the log tables.
-        lineage: Part of the name under which the table counts our transactions: a queue of
-            another lineage never passes for this one.
+        log_id: Part of the name under which the table counts our transactions: a queue of
+            another log id never passes for this one.
         published_version: Delta version in the last `MarkPublished`: known to be fsynced.
         kept_after: Positions up to here are expired; a table that was lost begins after them.
 
@@ -96,12 +96,12 @@ class QueueTable:
     """
 
     def __init__(
-        self, log_root: Path, lineage: str, *, published_version: int = -1, kept_after: int = 0
+        self, log_root: Path, log_id: str, *, published_version: int = -1, kept_after: int = 0
     ) -> None:
         self._table = LogTable(
             log_root / QUEUE_NAME,
             SYNCHRONIZED_QUEUE,
-            app_id=f"sparktxlog:{lineage}:queue",
+            app_id=f"sparktxlog:{log_id}:queue",
             safe_version=published_version,
         )
         self._kept_after = kept_after

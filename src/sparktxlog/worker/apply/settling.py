@@ -61,9 +61,7 @@ def _checksum(path: Path) -> Path:
     return path.with_name(f".{path.name}.crc")
 
 
-def undo_torn(
-    table: Path, recorded: int, lineage: str, batch: Batch | None, name: str
-) -> list[int]:
+def undo_torn(table: Path, recorded: int, log_id: str, batch: Batch | None, name: str) -> list[int]:
     """Remove all versions after the recorded one if a power cut tore one; return them.
 
     If none is torn they stay; torn checkpoints and checksums, which are not needed, are removed.
@@ -92,7 +90,7 @@ def undo_torn(
         return []
     for number in commits:
         if read_actions(commit_path(table, number)) is not None:
-            check_expected(read_commit(table, number), batch, lineage, name)
+            check_expected(read_commit(table, number), batch, log_id, name)
     _logger.warning("table %s: versions %s are torn, and done again", name, commits)
     # The newest first: after a kill in between, the rest is found in the same way.
     for _, path in found:

@@ -85,7 +85,7 @@ class TableSteps:
         session: The worker's separate session.
         lake: Root of the replica's tables.
         payload_root: Payload store that node and worker share.
-        lineage: Of the log; names the worker's commits.
+        log_id: Of the log; names the worker's commits.
         tell: Called before each step of a table.
     """
 
@@ -94,13 +94,13 @@ class TableSteps:
         session: SparkSession,
         lake: Path,
         payload_root: Path,
-        lineage: str,
+        log_id: str,
         tell: Callable[[str, Step], None] = lambda table, step: None,
     ) -> None:
         self._session = session
         self._lake = lake
         self._payload_root = payload_root
-        self._lineage = lineage
+        self._log_id = log_id
         self._tell = tell
         self._placer = Placer(lake, payload_root)
         #: Table → version, inode and time of the newest commit that was examined.
@@ -119,7 +119,7 @@ class TableSteps:
         name, recorded = progress.name, progress.recorded
         if name not in self._looked_at:
             with failures_named(name):
-                if undo_torn(self._lake / name, recorded, self._lineage, batch, name):
+                if undo_torn(self._lake / name, recorded, self._log_id, batch, name):
                     forget_log(self._session, self._lake / name)
             self._looked_at.add(name)
         progress.version, own = self._examine(progress, batch)
@@ -146,7 +146,7 @@ class TableSteps:
         """
         name, table = plan.table, self._lake / plan.table
         assert plan.dropped is not None
-        if not os.path.lexists(table) or (resumed and not _is_former(table, batch, self._lineage)):
+        if not os.path.lexists(table) or (resumed and not _is_former(table, batch, self._log_id)):
             return
         if sound:
             try:
@@ -233,8 +233,8 @@ class TableSteps:
         name, recorded = progress.name, progress.recorded
         table = self._lake / name
         if self._examined.get(name) != _identity(table, recorded):
-            check_recorded(table, recorded, self._lineage, name)
-        newest, own = own_progress(table, recorded, self._lineage, batch, name)
+            check_recorded(table, recorded, self._log_id, name)
+        newest, own = own_progress(table, recorded, self._log_id, batch, name)
         self._examined[name] = _identity(table, newest)
         return newest, own
 
@@ -256,7 +256,7 @@ class TableSteps:
         version, before = progress.version, progress.signature + appended
 
         def own(after: TableSignature) -> OwnCommit:
-            return OwnCommit.of(batch, self._lineage, progress.name, step, after)
+            return OwnCommit.of(batch, self._log_id, progress.name, step, after)
 
         with tagged(self._session, step.kind.value, progress.name):
             if step.kind is StepKind.CREATE:
@@ -302,7 +302,7 @@ class TableSteps:
         return signature_of(rows, after)
 
 
-def _is_former(table: Path, batch: Batch, lineage: str) -> bool:
+def _is_former(table: Path, batch: Batch, log_id: str) -> bool:
     """Return whether a directory is not that of a table which the batch itself created."""
     actions = read_actions(commit_path(table, 0)) if commit_path(table, 0).exists() else None
     if actions is None:
@@ -310,7 +310,7 @@ def _is_former(table: Path, batch: Batch, lineage: str) -> bool:
         return last_number(table) >= 0
     # Its name may be written in another case, where the file system ignores that.
     own = read_commit(table, 0).own
-    return own is None or (own.lineage, own.last_position) != (lineage, batch.last)
+    return own is None or (own.log_id, own.last_position) != (log_id, batch.last)
 
 
 def _identity(table: Path, version: int) -> tuple[int, int, int]:

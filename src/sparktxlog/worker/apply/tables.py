@@ -1,7 +1,7 @@
 """The replica's Delta tables: their creation, their commits, and who wrote these.
 
 Versions newer than the recorded one are examined before each batch.  A commit is *own* if its
-`userMetadata` names this log id (lineage) and table.  A commit that changes neither data nor
+`userMetadata` names this log id and table.  A commit that changes neither data nor
 metadata (OPTIMIZE, VACUUM, checkpoints) is accepted.  Any other stops the table as diverged, also a
 RESTORE: it brings back old rows but keeps the newer `txn` versions, so the worker would skip the
 undone commits.
@@ -48,7 +48,7 @@ class OwnCommit(
 ):
     """Metadata that a worker writes into each commit, and reads after a crash."""
 
-    lineage: str
+    log_id: str
     epoch: int
     table: str
     first: int
@@ -66,11 +66,11 @@ class OwnCommit(
 
     @classmethod
     def of(
-        cls, batch: Batch, lineage: str, table: str, step: Step, signature: TableSignature
+        cls, batch: Batch, log_id: str, table: str, step: Step, signature: TableSignature
     ) -> OwnCommit:
         """Describe a step's commit."""
         return cls(
-            lineage=lineage,
+            log_id=log_id,
             epoch=batch.epoch,
             table=table,
             first=batch.first,
@@ -85,7 +85,7 @@ class OwnCommit(
     @property
     def app_id(self) -> str:
         """Application id of the commit's `txn`, one for each table of a log."""
-        return f"sparktxlog:{self.lineage}:{self.table}"
+        return f"sparktxlog:{self.log_id}:{self.table}"
 
     @property
     def txn_version(self) -> int:
@@ -155,13 +155,13 @@ def read_commit(table: Path, version: int) -> TableCommit:
     )
 
 
-def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name: str) -> None:
+def check_expected(commit: TableCommit, batch: Batch | None, log_id: str, name: str) -> None:
     """Refuse a commit after the recorded one that is neither the batch's nor without effect.
 
     Raises:
         DivergedError: Another writer made it, or the state in the lake is older (definite).
     """
-    if is_own(commit.own, lineage, name):
+    if is_own(commit.own, log_id, name):
         if batch is None or commit.own.last_position != batch.last:
             raise DivergedError(
                 f"table {name!r}: version {commit.version} holds position "
@@ -175,7 +175,7 @@ def check_expected(commit: TableCommit, batch: Batch | None, lineage: str, name:
 
 
 def own_progress(
-    table: Path, recorded: int, lineage: str, batch: Batch | None, name: str
+    table: Path, recorded: int, log_id: str, batch: Batch | None, name: str
 ) -> tuple[int, OwnCommit | None]:
     """Examine the versions after the recorded one.
 
@@ -192,15 +192,15 @@ def own_progress(
     progress: OwnCommit | None = None
     for version in range(recorded + 1, newest + 1):
         commit = read_commit(table, version)
-        check_expected(commit, batch, lineage, name)
-        if is_own(commit.own, lineage, name):
+        check_expected(commit, batch, log_id, name)
+        if is_own(commit.own, log_id, name):
             progress = commit.own
     if recorded >= 0 and newest == recorded and not commit_path(table, recorded).exists():
         _check_not_gone(table, recorded, name)
     return newest, progress
 
 
-def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
+def check_recorded(table: Path, recorded: int, log_id: str, name: str) -> None:
     """Refuse a table that replaced another one: its recorded version must be of this log.
 
     A version that Delta's cleanup removed, or that changed nothing, proves nothing.
@@ -211,7 +211,7 @@ def check_recorded(table: Path, recorded: int, lineage: str, name: str) -> None:
     if recorded < 0 or not commit_path(table, recorded).exists():
         return
     commit = read_commit(table, recorded)
-    if commit.changes and not is_own(commit.own, lineage, name):
+    if commit.changes and not is_own(commit.own, log_id, name):
         raise _foreign(commit, recorded, name, "Somebody replaced the table.  It")
 
 
@@ -227,9 +227,9 @@ def _foreign(commit: TableCommit, version: int, name: str, advice: str) -> Diver
     )
 
 
-def is_own(own: OwnCommit | None, lineage: str, name: str) -> TypeGuard[OwnCommit]:
+def is_own(own: OwnCommit | None, log_id: str, name: str) -> TypeGuard[OwnCommit]:
     """Return whether a commit is of this log's worker, for this table."""
-    return own is not None and own.lineage == lineage and own.table == name
+    return own is not None and own.log_id == log_id and own.table == name
 
 
 def _check_not_gone(table: Path, recorded: int, name: str) -> None:

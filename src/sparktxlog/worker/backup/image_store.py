@@ -93,7 +93,7 @@ class Image:
     #: Wall clock, microseconds since 1970 UTC.
     created_at: int
     worker_id: str
-    lineage: str
+    log_id: str
     epoch: int
     #: A run end; and the chain hash there, hexadecimal.
     position: int

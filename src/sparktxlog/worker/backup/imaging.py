@@ -231,7 +231,7 @@ class _Backup:
             name=name,
             created_at=time_ns() // 1000,
             worker_id=state.worker_id,
-            lineage=state.lineage,
+            log_id=state.log_id,
             epoch=state.epoch,
             position=state.position,
             chain_hash=state.chain_hash,

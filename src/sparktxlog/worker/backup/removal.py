@@ -70,7 +70,7 @@ class SiteLog:
     """What a site's node says about itself and its log."""
 
     node_id: str
-    lineage: str
+    log_id: str
     #: The log can be replayed after this position; 0 = all of it.
     kept_after: int
     #: Attics of the site beside that of the lake.
@@ -81,7 +81,7 @@ class SiteLog:
         """Read a node's answer of `/v1/info`."""
         return cls(
             node_id=info["node_id"],
-            lineage=info["lineage"],
+            log_id=info["log_id"],
             kept_after=info["kept_after"],
             attics=attics_of(info)[1:],
         )
@@ -181,7 +181,7 @@ def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
 def _is_own(image: Image, site: SiteLog, worker_id: str | None) -> bool:
     """Return whether an image is of this site and this log."""
     of_site = image.site == site.node_id if image.site else image.worker_id == worker_id
-    return of_site and image.lineage == site.lineage
+    return of_site and image.log_id == site.log_id
 
 
 def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]:

@@ -220,7 +220,7 @@ def _inside(root: Path, path: str) -> Path:
 def _state_of(image: Image) -> ReplicaState:
     return ReplicaState(
         worker_id=uuid.uuid4().hex[:12],
-        lineage=image.lineage,
+        log_id=image.log_id,
         epoch=image.epoch,
         position=image.position,
         chain_hash=image.chain_hash,

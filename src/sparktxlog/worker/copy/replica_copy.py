@@ -190,10 +190,10 @@ class ReplicaCopy:
         self._staging = CopyStager(
             self._session, self._lake, self.state, self._fetcher, lease, self._options
         )
-        if lease.lineage != self._info.lineage:
+        if lease.log_id != self._info.log_id:
             raise DivergedError(
-                f"donor {lease.node_id} is of lineage {lease.lineage!r}, "
-                f"this node of {self._info.lineage!r}"
+                f"donor {lease.node_id} is of log id {lease.log_id!r}, "
+                f"this node of {self._info.log_id!r}"
             )
 
     def stage_tables(self) -> None:
@@ -258,7 +258,7 @@ class ReplicaCopy:
         examined = examine(
             self._lake / name,
             known,
-            lineage=self.lease.lineage,
+            log_id=self.lease.log_id,
             name=name,
             copy_id=self._copy_id,
             placed=self.pending.renamed.get(name),
@@ -329,9 +329,7 @@ class ReplicaCopy:
         for name in sorted(names):
             if (self._lake / name).exists():
                 known = self.state.tables[name]
-                foreign = foreign_commits(
-                    self._lake / name, known.version, self.lease.lineage, name
-                )
+                foreign = foreign_commits(self._lake / name, known.version, self.lease.log_id, name)
                 reason = f"not there at position {self.lease.position}"
                 self._quarantine.save_files(name, foreign, reason)
                 self._quarantined[name] = -1
@@ -344,7 +342,7 @@ class ReplicaCopy:
         self._directory.record_snapshot(lease.position, tables)
         self.state = replace(
             self.state,
-            lineage=lease.lineage,
+            log_id=lease.log_id,
             epoch=lease.epoch,
             position=lease.position,
             chain_hash=lease.chain_hash,

@@ -112,8 +112,8 @@ def find_copy(table: Path, copy_id: str, lease: Lease) -> int | None:
     if newest < 0:
         return None
     own = read_commit(table, newest).own
-    wanted = (lease.lineage, copy_id, lease.position, lease.chain_hash)
-    if own is not None and (own.lineage, own.copy_id, own.last_position, own.to_hash) == wanted:
+    wanted = (lease.log_id, copy_id, lease.position, lease.chain_hash)
+    if own is not None and (own.log_id, own.copy_id, own.last_position, own.to_hash) == wanted:
         return newest
     return None
 
@@ -197,7 +197,7 @@ def _commit(
 ) -> int:
     offered = staged.offered
     own = OwnCommit(
-        lineage=lease.lineage,
+        log_id=lease.log_id,
         epoch=lease.epoch,
         table=staged.name,
         first=lease.position,

@@ -52,7 +52,7 @@ def examine(
     table: Path,
     known: ReplicaTable | None,
     *,
-    lineage: str,
+    log_id: str,
     name: str,
     copy_id: str,
     placed: PlacedLog | None,
@@ -76,7 +76,7 @@ def examine(
         swapped = recorded = placed.version
     for version in _versions(table, recorded + 1, newest):
         commit = read_commit(table, version)
-        if not is_own(commit.own, lineage, name):
+        if not is_own(commit.own, log_id, name):
             if commit.changes:
                 foreign.append(_foreign(commit))
         elif commit.own.copy_id == copy_id:
@@ -87,7 +87,7 @@ def examine(
         committed_at=committed_at(table, newest),
         swapped=swapped,
         foreign=tuple(foreign),
-        replaced="" if swapped is not None else _replaced(table, recorded, newest, lineage, name),
+        replaced="" if swapped is not None else _replaced(table, recorded, newest, log_id, name),
     )
 
 
@@ -111,7 +111,7 @@ def placed_log(offered: OfferedTable) -> PlacedLog | None:
 
 
 def foreign_commits(
-    table: Path, recorded: int, lineage: str, name: str
+    table: Path, recorded: int, log_id: str, name: str
 ) -> tuple[ForeignCommit, ...]:
     """Return the commits after a version that this log's worker did not make."""
     commits = (
@@ -121,7 +121,7 @@ def foreign_commits(
     return tuple(
         _foreign(commit)
         for commit in commits
-        if commit.changes and not is_own(commit.own, lineage, name)
+        if commit.changes and not is_own(commit.own, log_id, name)
     )
 
 
@@ -134,11 +134,11 @@ def _foreign(commit: TableCommit) -> ForeignCommit:
     return ForeignCommit(version=commit.version, author=commit.author, operation=commit.operation)
 
 
-def _replaced(table: Path, recorded: int, newest: int, lineage: str, name: str) -> str:
+def _replaced(table: Path, recorded: int, newest: int, log_id: str, name: str) -> str:
     if newest < recorded:
         return f"table {name!r}: version {recorded} is gone, its newest one is {newest}"
     try:
-        check_recorded(table, recorded, lineage, name)
+        check_recorded(table, recorded, log_id, name)
     except DivergedError as error:
         return error.message
     return ""

@@ -224,7 +224,7 @@ class TableRepair:
             return examine(
                 self.lake / name,
                 table,
-                lineage=self.state.lineage,
+                log_id=self.state.log_id,
                 name=name,
                 copy_id=_repair_id(table),
                 placed=None,
@@ -390,7 +390,7 @@ class TableRepair:
         forget_log(self.session, path)
         recorded = read_log(self.session, path, table.version)
         own = OwnCommit(
-            lineage=self.state.lineage,
+            log_id=self.state.log_id,
             epoch=self.state.epoch,
             table=name,
             first=table.position,
@@ -411,9 +411,7 @@ class TableRepair:
 
     def _replay(self, name: str) -> None:
         """Apply the log to one table, up to the replica's position."""
-        steps = TableSteps(
-            self.session, self.lake, Path(self.info.payload_root), self.state.lineage
-        )
+        steps = TableSteps(self.session, self.lake, Path(self.info.payload_root), self.state.log_id)
         while self.state.tables[name].position < self.state.position:
             self._replay_batch(name, steps)
 

@@ -145,13 +145,13 @@ class Applier:
         self._replays = ReplayRecords(source, self.info.node_id)
         self._driver = ReplicaDriver(self, threading.Event())
         #: The node's last answer, and the cost of the last batch.
-        self._at_hand = LogTail(position=0, lineage="", epoch=0)
+        self._at_hand = LogTail(position=0, log_id="", epoch=0)
         self._pace: ReplayCost | None = None
         # A copy that an operator asked for may replace a replica of another log.
-        replaces = copies is not None and copies.forced and bool(self.state.lineage)
+        replaces = copies is not None and copies.forced and bool(self.state.log_id)
         if self.state.copying is None and not replaces:
-            self._replica.check_lineage(self.info.lineage)
-            self._replica.state = replace(self.state, lineage=self.info.lineage)
+            self._replica.check_log_id(self.info.log_id)
+            self._replica.state = replace(self.state, log_id=self.info.log_id)
         directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))
 
     @property
@@ -263,7 +263,7 @@ class Applier:
 
     def _tail(self, *, wait_s: float) -> LogTail:
         tail = self.source.segments(self.state.position, wait_s=wait_s, limit=SEGMENTS_LIMIT)
-        self._replica.check_lineage(tail.lineage)
+        self._replica.check_log_id(tail.log_id)
         self.published = tail.position
         return tail
 

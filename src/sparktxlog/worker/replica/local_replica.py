@@ -99,16 +99,16 @@ class Replica:
         #: Table → end of the batch in which a step of it failed, and why.
         self._failed: dict[str, tuple[int, TxLogError]] = {}
 
-    def check_lineage(self, lineage: str) -> None:
+    def check_log_id(self, log_id: str) -> None:
         """Refuse the log of another cluster (protocol P24).
 
         Raises:
             ForeignLogError: The replica belongs to another log (definite).
         """
-        if self.state.lineage and lineage != self.state.lineage:
+        if self.state.log_id and log_id != self.state.log_id:
             raise ForeignLogError(
-                f"FOREIGN: the node's log is of lineage {lineage!r}, this replica of "
-                f"{self.state.lineage!r}",
+                f"FOREIGN: the node's log is of log id {log_id!r}, this replica of "
+                f"{self.state.log_id!r}",
                 hint="Give the worker an empty lake, or its own cluster's node.",
             )
 
@@ -172,24 +172,24 @@ class Replica:
                 position=pending.last,
             )
         if pending is None and batch.tables:
-            self.state = self.state.begin(batch, tail.lineage, cut)
+            self.state = self.state.begin(batch, tail.log_id, cut)
             self.directory.save(self.state)
         self._watch.begin(batch)
         try:
             with traced_step("sparktxlog apply", _described(batch, self._node_id)):
                 tables = self._apply_tables(
-                    batch, tail.lineage, resumed=pending is not None, unread=unread
+                    batch, tail.log_id, resumed=pending is not None, unread=unread
                 )
         finally:
             self._watch.end()
         self._failed.clear()
         self.directory.record_snapshot(batch.last, tables)
-        self.state = self.state.finish(batch, tail.lineage, tables, cut)
+        self.state = self.state.finish(batch, tail.log_id, tables, cut)
         self.directory.save(self.state)
         return batch
 
     def _apply_tables(
-        self, batch: Batch, lineage: str, *, resumed: bool, unread: Mapping[str, ApplyError]
+        self, batch: Batch, log_id: str, *, resumed: bool, unread: Mapping[str, ApplyError]
     ) -> Tables:
         """Apply a batch to all tables; return them as they are then.
 
@@ -201,8 +201,8 @@ class Replica:
         """
         tables = dict(self.state.tables)
         failures: list[TxLogError] = []
-        batch = self._drop_tables(batch, tables, lineage, resumed=resumed, unread=unread)
-        before, steps = dict(tables), self._table_steps(lineage)
+        batch = self._drop_tables(batch, tables, log_id, resumed=resumed, unread=unread)
+        before, steps = dict(tables), self._table_steps(log_id)
 
         @contextmanager
         def alone(name: str) -> Iterator[None]:
@@ -300,7 +300,7 @@ class Replica:
         self,
         batch: Batch,
         tables: Tables,
-        lineage: str,
+        log_id: str,
         *,
         resumed: bool,
         unread: Mapping[str, ApplyError],
@@ -313,7 +313,7 @@ class Replica:
             known = tables.pop(name)
             before = _progress_of(name, known, plan)
             sound = not known.diverged and name not in unread
-            steps = self._table_steps(lineage)
+            steps = self._table_steps(log_id)
             try:
                 steps.drop(batch, plan, before, resumed=resumed, sound=sound)
             except Exception as error:
@@ -341,11 +341,11 @@ class Replica:
             position=self.state.position,
         )
 
-    def _table_steps(self, lineage: str) -> TableSteps:
+    def _table_steps(self, log_id: str) -> TableSteps:
         """Return what makes the commits; one object for all batches, as it keeps tables open."""
         if self._steps is None:
             self._steps = TableSteps(
-                self._session, self.lake, self._payload_root, lineage, self._watch.step
+                self._session, self.lake, self._payload_root, log_id, self._watch.step
             )
         return self._steps
 

@@ -54,7 +54,7 @@ def report_of(
     return OwnReport(
         worker_id=state.worker_id,
         node_id=node_id,
-        lineage=state.lineage,
+        log_id=state.log_id,
         epoch=state.epoch,
         position=state.position,
         chain_hash=state.chain_hash,

@@ -64,7 +64,7 @@ class NodeInfo:
     """What a worker must know about its node before it starts."""
 
     node_id: str
-    lineage: str
+    log_id: str
     #: Absolute paths that node and worker share.
     payload_root: str
     lake_root: str
@@ -94,7 +94,7 @@ class LogTail:
 
     #: Last published position.
     position: int
-    lineage: str
+    log_id: str
     epoch: int
     segments: tuple[Segment, ...] = ()
     #: Where the worker cut them; None = as the node sent them.

@@ -130,7 +130,7 @@ class ReplicaState:
     #: Site whose replica it is; empty = nothing was reported yet.
     node_id: str = ""
     #: Empty until the first batch.
-    lineage: str = ""
+    log_id: str = ""
     epoch: int = 0
     #: Applied position, a run end; 0 = nothing yet.
     position: int = 0
@@ -145,7 +145,7 @@ class ReplicaState:
     #: (`--at-most`), or the replica was restored from an image.
     cut: Cut | None = None
 
-    def begin(self, batch: Batch, lineage: str, cut: Cut | None = None) -> ReplicaState:
+    def begin(self, batch: Batch, log_id: str, cut: Cut | None = None) -> ReplicaState:
         """Return the state with a batch begun, which may end at a cut."""
         pending = PendingBatch(
             first=batch.first,
@@ -154,19 +154,19 @@ class ReplicaState:
             to_hash=batch.to_hash,
             cut=cut,
         )
-        return replace(self, lineage=lineage, pending=pending)
+        return replace(self, log_id=log_id, pending=pending)
 
     def finish(
         self,
         batch: Batch,
-        lineage: str,
+        log_id: str,
         tables: dict[str, ReplicaTable],
         cut: Cut | None = None,
     ) -> ReplicaState:
         """Return the state after a complete batch, which may have ended at a cut."""
         return replace(
             self,
-            lineage=lineage,
+            log_id=log_id,
             epoch=batch.epoch,
             position=batch.last,
             chain_hash=batch.to_hash,

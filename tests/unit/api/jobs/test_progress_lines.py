@@ -79,7 +79,7 @@ def test_a_replay_is_told_where_it_begins_and_where_it_is(
     ends = [100, 100, 120, 120, 120]
 
     def segments(*_: Any, **__: Any) -> LogTail:
-        return LogTail(position=ends.pop(0), lineage="l", epoch=1)
+        return LogTail(position=ends.pop(0), log_id="l", epoch=1)
 
     monkeypatch.setattr(HttpLogSource, "segments", segments)
     source = JobSource("http://a:1", None)

@@ -21,19 +21,19 @@ def ordered(position: int, n: int = 1) -> Receipt:
         n=n,
         level=Level.ORDERED,
         position=position,
-        lineage="l",
+        log_id="l",
     )
 
 
 def test_the_last_transaction_of_a_receipt_is_waited_for() -> None:
     assert least_position(None) == least_position(0) == LeastPosition()
     assert least_position(7) == LeastPosition(position=7)
-    assert least_position(ordered(7)) == LeastPosition(position=7, lineage="l")
-    assert least_position(ordered(7, n=3)) == LeastPosition(position=9, lineage="l")
+    assert least_position(ordered(7)) == LeastPosition(position=7, log_id="l")
+    assert least_position(ordered(7, n=3)) == LeastPosition(position=9, log_id="l")
     runs = (ordered(20, n=5), ordered(7, n=2))
     grouped = GroupedReceipt(transactions=7, rows=7, runs=runs, mapping=pa.table({}))
     for batch in (BatchReceipt(receipts=runs, ids=b""), grouped):
-        assert least_position(batch) == LeastPosition(position=24, lineage="l")
+        assert least_position(batch) == LeastPosition(position=24, log_id="l")
 
 
 def test_without_rows_there_is_nothing_to_wait_for() -> None:
@@ -65,4 +65,4 @@ def test_what_comes_after_a_receipt_is_asked_of_its_log() -> None:
     )
     come_after(link, 7)
     come_after(link, ordered(7, n=3))
-    assert asked == [7, ("/v1/published", {"at_least": 9, "lineage": "l"}), 9]
+    assert asked == [7, ("/v1/published", {"at_least": 9, "log_id": "l"}), 9]

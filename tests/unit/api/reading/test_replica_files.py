@@ -19,7 +19,7 @@ from sparktxlog.worker.apply.tables import OwnCommit, create_table
 
 def own(version: int) -> OwnCommit:
     return OwnCommit(
-        lineage="l",
+        log_id="l",
         epoch=1,
         table="t",
         first=version,

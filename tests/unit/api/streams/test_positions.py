@@ -14,7 +14,7 @@ from sparktxlog.errors import InvalidNameError, InvalidRequestError
 def test_an_offset_is_kept_as_json_and_read_again() -> None:
     offset = LogOffset("c-1234", 7, "ab" * 32)
     # The form stands in checkpoints: a query goes on with it.
-    kept = '{"lineage": "c-1234", "position": 7, "chain_hash": "' + "ab" * 32 + '"}'
+    kept = '{"log_id": "c-1234", "position": 7, "chain_hash": "' + "ab" * 32 + '"}'
     assert json.dumps(offset.to_json()) == kept
     assert LogOffset.from_json(json.loads(kept)) == offset
 
@@ -24,10 +24,10 @@ def test_an_offset_is_kept_as_json_and_read_again() -> None:
     [
         {},
         {"reservoirVersion": 3},
-        {"lineage": "c", "position": "7", "chain_hash": ""},
-        {"lineage": "c", "position": True, "chain_hash": ""},
-        {"lineage": "c", "position": -1, "chain_hash": ""},
-        {"lineage": None, "position": 1, "chain_hash": ""},
+        {"log_id": "c", "position": "7", "chain_hash": ""},
+        {"log_id": "c", "position": True, "chain_hash": ""},
+        {"log_id": "c", "position": -1, "chain_hash": ""},
+        {"log_id": None, "position": 1, "chain_hash": ""},
     ],
 )
 def test_an_offset_of_another_source_is_refused(found: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ class Site:
     def __init__(self, name: str, root: Path, *, length: int = 5) -> None:
         self.url = f"http://{name}:7070"
         self.name, self.root, self.length = name, root, length
-        self.lineage, self.ancestors = "log-2", ["log-1"]
+        self.log_id, self.ancestors = "log-2", ["log-1"]
         self.published, self.kept_after = 10, 0
         self.is_down = False
 
@@ -35,7 +35,7 @@ class Site:
             case "/v1/info":
                 return {
                     "node_id": self.name,
-                    "lineage": self.lineage,
+                    "log_id": self.log_id,
                     "published": self.published,
                     "kept_after": self.kept_after,
                     "payload_root": str(self.root),
@@ -44,7 +44,7 @@ class Site:
             case "/v1/published":
                 return {"position": self.published}
             case "/v1/epochs":
-                return {"ancestors": [{"lineage": name, "epoch": 1} for name in self.ancestors]}
+                return {"ancestors": [{"log_id": name, "epoch": 1} for name in self.ancestors]}
         assert path == "/v1/worker/segments"
         return self._segments(query["after"])
 
@@ -55,7 +55,7 @@ class Site:
         pieces = zip([0, *ends], ends, strict=False)
         found = [segment(first + 1, last) for first, last in pieces if last > after]
         # Two at a time, so that a range takes several pages.
-        return {"position": self.published, "lineage": self.lineage, "epoch": 1} | {
+        return {"position": self.published, "log_id": self.log_id, "epoch": 1} | {
             "segments": found[:2]
         }
 

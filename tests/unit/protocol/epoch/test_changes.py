@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.verification.mutation.lone import (
-    LINEAGE,
+    LOG_ID,
     SECOND_US,
     Lone,
     changing,
@@ -156,7 +156,7 @@ def test_a_node_that_halted_changes_nothing() -> None:
     node = lone()
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(31) + b"x")
     ask(node, WITHOUT_C)
-    halted = refusal(node.feed(tail_of(LINEAGE, entry)))
+    halted = refusal(node.feed(tail_of(LOG_ID, entry)))
     assert halted.startswith("this node halted: ")
     assert "b has another queue after position 0" in halted
     assert refusal(ask(node, (A, B, C, D), ticket=2), ticket=2) == halted
@@ -193,7 +193,7 @@ def test_the_quorum_counts_the_members_of_the_epoch(rule: str, copies: tuple[int
     seats = tuple(Seat(node_id=name) for name in names)
     for members, copy in enumerate(copies, start=1):
         view = View(
-            lineage="l", epoch=1, roster=seats, members=tuple(names[:members]), quorum_rule=rule
+            log_id="l", epoch=1, roster=seats, members=tuple(names[:members]), quorum_rule=rule
         )
         assert view.quorum == copy
 
@@ -235,7 +235,7 @@ def test_a_change_outlives_an_epoch_that_leaves_the_places(incarnation: int) -> 
 def test_force_in_between_ends_a_change() -> None:
     node = lone()
     ask(node, WITHOUT_C)
-    actions = node.feed(ForceRequested(ticket=2, lineage="forced"))
+    actions = node.feed(ForceRequested(ticket=2, log_id="forced"))
     assert told(actions) == [(1, None, "the node was forced to go on alone"), (2, 2, "")]
     assert [seat.node_id for seat in node.master.view.roster] == ["a", "b", "c"]
     assert_unchanged(node, node.master.view)
@@ -286,12 +286,12 @@ def test_with_all_answers_the_same_change_is_decided() -> None:
 
 # -- force (P23) -----------------------------------------------------------------------------------
 
-ONLY_A_MEMBER = "only a member can go on alone, under a new lineage"
+ONLY_A_MEMBER = "only a member can go on alone, under a new log id"
 NOT_ALL_HELD = "this node does not hold all of the accepted final queue yet; try again"
 
 
-def force(node: Lone, lineage: str = "forced") -> list[Action]:
-    return node.feed(ForceRequested(ticket=1, lineage=lineage))
+def force(node: Lone, log_id: str = "forced") -> list[Action]:
+    return node.feed(ForceRequested(ticket=1, log_id=log_id))
 
 
 def evicted() -> Lone:
@@ -310,14 +310,14 @@ def test_only_a_member_is_forced(outside: str) -> None:
     assert_unchanged(node, view, phase)
 
 
-@pytest.mark.parametrize("lineage", [LINEAGE, "forced"])
-def test_a_lineage_is_forced_once(lineage: str) -> None:
+@pytest.mark.parametrize("log_id", [LOG_ID, "forced"])
+def test_a_log_id_is_forced_once(log_id: str) -> None:
     """Neither the name of this log nor that of one that it continues."""
     node = lone(votes={"a": 1, "b": 1})
     force(node)
     view = node.master.view
-    assert (view.lineage, view.ancestors) == ("forced", ((LINEAGE, 1),))
-    assert refusal(force(node, lineage)) == ONLY_A_MEMBER
+    assert (view.log_id, view.ancestors) == ("forced", ((LOG_ID, 1),))
+    assert refusal(force(node, log_id)) == ONLY_A_MEMBER
     assert_unchanged(node, view)
     assert told(force(node, "again")) == [(1, 3, "")]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.verification.mutation.lone import LINEAGE, SECOND_US, Lone, sent
+from tests.verification.mutation.lone import LOG_ID, SECOND_US, Lone, sent
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.following import Following
@@ -32,7 +32,7 @@ from sparktxlog.protocol.order.synchronized import SynchronizedQueue
 
 PATIENCE_US = SECOND_US
 VIEW = View(
-    lineage=LINEAGE,
+    log_id=LOG_ID,
     epoch=1,
     roster=tuple(Seat(node_id=NodeId(name)) for name in "abc"),
     members=(NodeId("a"), NodeId("b")),
@@ -43,7 +43,7 @@ TS = 100 * SECOND_US
 
 def asks(position: int, ts: int, incarnation: int = 1, epoch: int = 1) -> JoinRequest:
     return JoinRequest(
-        lineage=LINEAGE,
+        log_id=LOG_ID,
         epoch=epoch,
         sender=NodeId("c"),
         incarnation=incarnation,
@@ -164,7 +164,7 @@ def test_a_request_from_the_end_is_answered_when_the_queue_grows() -> None:
 
     def request(position: int) -> TailRequest:
         return TailRequest(
-            lineage=LINEAGE,
+            log_id=LOG_ID,
             epoch=1,
             sender=NodeId("b"),
             incarnation=1,
@@ -185,7 +185,7 @@ def test_a_request_from_the_end_is_answered_when_the_queue_grows() -> None:
 
 def test_progress_is_told_soon() -> None:
     members = (NodeId("a"), NodeId("b"))
-    config = MasterConfig(node_id=NodeId("c"), members=members, quorum=2, lineage=LINEAGE)
+    config = MasterConfig(node_id=NodeId("c"), members=members, quorum=2, log_id=LOG_ID)
     current, outbox = CurrentEpoch(config, VIEW, Ballot()), Outbox()
     queue = SynchronizedQueue(config, RecoveredState())
     following = Following(current, config, outbox, queue, PATIENCE_US, 0)

@@ -15,7 +15,7 @@ from sparktxlog.protocol.messages.view import Ballot, Seat, View
 
 PATIENCE_US = 1_000_000
 ROSTER = tuple(Seat(node_id=NodeId(name)) for name in "abc")
-VIEW = View(lineage="log", epoch=1, roster=ROSTER, members=(NodeId("a"), NodeId("b")))
+VIEW = View(log_id="log", epoch=1, roster=ROSTER, members=(NodeId("a"), NodeId("b")))
 BALLOT = Ballot(number=1, node="a")
 
 
@@ -43,7 +43,7 @@ def state(*acquired: RunHeader, **marks: int) -> MemberState:
 
 def promise(sender: str, held: MemberState | None) -> Promise:
     return Promise(
-        lineage="log", epoch=1, sender=NodeId(sender), incarnation=1, ballot=BALLOT, state=held
+        log_id="log", epoch=1, sender=NodeId(sender), incarnation=1, ballot=BALLOT, state=held
     )
 
 

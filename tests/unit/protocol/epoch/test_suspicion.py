@@ -63,7 +63,7 @@ class Watched:
         """Let `b` complain of a node, which it misses itself."""
         return self.node.hear(
             Probe(
-                lineage=self.node.view.lineage,
+                log_id=self.node.view.log_id,
                 epoch=1,
                 sender=NodeId("b"),
                 incarnation=1,

@@ -82,7 +82,7 @@ def test_a_process_that_ends_forgets_what_waits() -> None:
 def test_no_batch_ends_in_front_of_a_forced_view() -> None:
     """P23: what is forced is final only with its view; a kill in between made two histories."""
     roster = (Seat(node_id=NodeId("a")),)
-    view = View(lineage="forced", epoch=3, roster=roster, members=(NodeId("a"),))
+    view = View(log_id="forced", epoch=3, roster=roster, members=(NodeId("a"),))
     forced = PersistView(view=view, incarnation=1, forced=True)
     stream: ActionStream[Action | Say] = ActionStream(max_batch=2)
     stream.put([Say(0), keep(1), keep(2), keep(3)])

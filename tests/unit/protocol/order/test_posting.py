@@ -28,7 +28,7 @@ class TestPosting:
         assert own.floor == 3
 
     def test_heartbeats_double_while_idle_and_not_beyond_a_second_while_busy(self) -> None:
-        config = MasterConfig(node_id=NodeId("a"), members=(NodeId("a"),), quorum=1, lineage="l")
+        config = MasterConfig(node_id=NodeId("a"), members=(NodeId("a"),), quorum=1, log_id="l")
         rounds, pauses = Rounds(config, 0), []
         for _ in range(9):
             rounds.plan(0, news=False, busy=False)

@@ -27,10 +27,10 @@ def test_runs_of_earlier_epochs_behind_a_final_queue_are_another_history(
     epoch: int, end: int, continues: bool
 ) -> None:
     base = MergeBase(position=9, chain_hash=b"h" * 32, origin="a", seq=9)
-    config = MasterConfig(node_id=NodeId("b"), members=(NodeId("b"),), quorum=1, lineage="l")
+    config = MasterConfig(node_id=NodeId("b"), members=(NodeId("b"),), quorum=1, log_id="l")
     queue = SynchronizedQueue(config, RecoveredState(base=base, base_key=(epoch, 5, "a", 9)))
     view = View(
-        lineage="forced", epoch=2, roster=(), members=(NodeId("a"),), end=MergeBase(position=end)
+        log_id="forced", epoch=2, roster=(), members=(NodeId("a"),), end=MergeBase(position=end)
     )
     if continues:
         queue.check_final(view)

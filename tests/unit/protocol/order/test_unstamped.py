@@ -86,7 +86,7 @@ class TestStaging:
 class TestPrefetching:
     def _announce(self, number: int) -> Announcement:
         return Announcement(
-            lineage="l",
+            log_id="l",
             epoch=1,
             origin=NodeId("b"),
             digest=number.to_bytes(32, "big"),

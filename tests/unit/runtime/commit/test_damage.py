@@ -7,7 +7,7 @@ from sparktxlog.protocol.messages.posts import Announcement
 from sparktxlog.runtime.commit.damage import Damage
 
 RUN = Announcement(
-    lineage="l", epoch=1, origin=NodeId("B"), digest=b"d" * 32, size_bytes=1, staged_bytes=1
+    log_id="l", epoch=1, origin=NodeId("B"), digest=b"d" * 32, size_bytes=1, staged_bytes=1
 )
 
 

@@ -34,12 +34,12 @@ from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.storage.interfaces import PutBallot, PutRestamp, PutView, Write
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")
-CONFIG = MasterConfig(node_id=A, members=(A, B), quorum=2, lineage="l", id_window=100)
+CONFIG = MasterConfig(node_id=A, members=(A, B), quorum=2, log_id="l", id_window=100)
 OWN = [run_of(seq=1 + i, ts=100 + i) for i in range(4)]
 FOREIGN = [run_of(origin="b", seq=1 + i, ts=100 + i) for i in range(2)]
 TAIL = (OWN[0].header, FOREIGN[0].header)
 VIEW = View(
-    lineage="l",
+    log_id="l",
     epoch=2,
     roster=(Seat(node_id=A), Seat(node_id=B), Seat(node_id=C)),
     # The new one was not heard yet, so nothing of the new epoch is ordered.

@@ -51,12 +51,10 @@ def filled(runs: int) -> tuple[TemporaryJournal, list[QueueEntry]]:
     return journal, entries
 
 
-VIEW = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"), NodeId("B")))
-CONFIG = MasterConfig(
-    node_id=NodeId("B"), members=(NodeId("A"), NodeId("B")), quorum=2, lineage="l"
-)
+VIEW = View(log_id="l", epoch=3, roster=(), members=(NodeId("A"), NodeId("B")))
+CONFIG = MasterConfig(node_id=NodeId("B"), members=(NodeId("A"), NodeId("B")), quorum=2, log_id="l")
 #: B goes on no more, and asks for the queue to come back.
-ALONE = View(lineage="l", epoch=3, roster=(), members=(NodeId("A"),))
+ALONE = View(log_id="l", epoch=3, roster=(), members=(NodeId("A"),))
 
 
 class Link:

@@ -74,7 +74,7 @@ def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:
         fetcher = fetcher_of({"B": origin}, store, told, [])
         fetcher.prefetch(
             Announcement(
-                lineage="l",
+                log_id="l",
                 epoch=1,
                 origin=NodeId("B"),
                 digest=digest_of(origin.payload),

@@ -71,7 +71,7 @@ class World:
                 lambda position: bytes([position] * 32),
                 position=100,
                 dead_after_us=1,
-                lineage=self.config.lineage,
+                log_id=self.config.log_id,
             )
         )
         #: A change of the table, which the catalog has from this position on.
@@ -99,7 +99,7 @@ class World:
     ) -> WorkerReport:
         status = {
             "node_id": "A",
-            "lineage": self.config.lineage,
+            "log_id": self.config.log_id,
             "epoch": 1,
             "position": position,
             "chain_hash": bytes([position] * 32).hex(),
@@ -145,7 +145,7 @@ def test_a_grant_says_what_the_newest_report_says(tmp_path: Path) -> None:
             lease = await here.donor.lend("w of B")
             assert (lease.position, lease.chain_hash) == (10, bytes([10] * 32).hex())
             assert (lease.node_id, lease.url) == ("A", "http://127.0.0.1:7070")
-            assert (lease.lineage, lease.epoch) == (here.config.lineage, 1)
+            assert (lease.log_id, lease.epoch) == (here.config.log_id, 1)
             assert (lease.chunk_bytes, lease.lease_s) == (CHUNK, 60)
             assert len(lease.token) >= 43
             (table,) = lease.tables

@@ -108,7 +108,7 @@ def test_a_node_that_may_only_be_behind_is_not_followed(tmp_path: Path) -> None:
     node.write(ForgetPayloads(position=8))
     # What B still keeps begins behind A's end, so nothing says that A has another queue.
     behind = OtherNode(
-        node.entries[:4], changed={"lineage": LOG, "epoch": 1, "ancestors": []}, kept_after=2
+        node.entries[:4], changed={"log_id": LOG, "epoch": 1, "ancestors": []}, kept_after=2
     )
     refused(node, behind, LocalProtocolError, "A is behind, its queue ends at 4, the one here at 8")
 
@@ -129,7 +129,7 @@ def test_a_node_that_only_has_to_be_started_is_left_alone(node: Node, other: Oth
     node.write(append_run(4, ts=90))
     refused(node, other, LocalProtocolError, "nothing to quarantine: the queue here ends at 6")
     # The other one is behind, in the same epoch of the same log.
-    behind = OtherNode(node.entries[:2], changed={"lineage": LOG, "epoch": 1, "ancestors": []})
+    behind = OtherNode(node.entries[:2], changed={"log_id": LOG, "epoch": 1, "ancestors": []})
     refused(node, behind, LocalProtocolError, "A is behind, its queue ends at 5")
 
 
@@ -138,7 +138,7 @@ def test_a_fork_without_a_transaction_of_its_own_gives_way_too(
     node: Node, other: OtherNode, waits: bool
 ) -> None:
     forced = View(
-        lineage="forced by B",
+        log_id="forced by B",
         epoch=2,
         roster=(Seat(node_id=NodeId("B")),),
         members=(NodeId("B"),),
@@ -149,10 +149,10 @@ def test_a_fork_without_a_transaction_of_its_own_gives_way_too(
         node.write(append_run(4, epoch=2))
     done = quarantine_node(node.config, other)
     assert (done.ordered, done.accepted) == (0, int(waits))
-    assert [row["lineage"] for row in node.kept()] == ["forced by B"] * waits
+    assert [row["log_id"] for row in node.kept()] == ["forced by B"] * waits
 
 
-def test_a_shorter_queue_of_a_forced_lineage_is_another_one(node: Node) -> None:
+def test_a_shorter_queue_of_a_forced_log_id_is_another_one(node: Node) -> None:
     other = OtherNode(list(node.entries[:2]))
     done: GaveWay = quarantine_node(node.config, other)
     assert (done.common, done.ordered) == (5, 1)
@@ -176,7 +176,7 @@ def test_a_node_that_does_not_go_on_is_not_followed(
 
 def test_another_log_is_not_followed(node: Node, other: OtherNode) -> None:
     node.order([append_run(4)])
-    node.config = replace(node.config, log_lineage="another log")
+    node.config = replace(node.config, first_log_id="another log")
     refused(node, other, LocalProtocolError, "is of another log")
 
 

@@ -73,7 +73,7 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
     assert (done.common, done.exact, done.followed, done.has_place) == (6, True, "A", True)
     assert (done.ordered, done.accepted, done.acquired) == (3, 2, 2)
     assert (done.surviving, done.incomplete, done.pruned) == (2, 0, 0)
-    assert (done.lineage, done.incarnation) == ("forced", 2)
+    assert (done.log_id, done.incarnation) == ("forced", 2)
     assert told[-2:] == ["kept 7 of 7 transactions", "setting the journal aside"]
     rows = node.kept()
     assert [row["position"] for row in rows] == [7, 8, 9, 10, 11, 12, 13]
@@ -93,7 +93,7 @@ def test_everything_behind_the_last_common_position_is_kept(node: Node, other: O
     assert [row["transaction_id"] for row in rows[:2]] == [
         str(uuid.UUID(bytes=ids_in(lost[0])[16 * i : 16 * i + 16])) for i in (0, 1)
     ]
-    assert {row["lineage"] for row in rows} == {LOG}
+    assert {row["log_id"] for row in rows} == {LOG}
     assert {row["quarantine_id"] for row in rows} == {done.quarantine_id}
     assert rows[0]["chain_hash"] == node.entries[3].chain_hash.hex()
     assert rows[3]["chain_hash"] is None
@@ -124,7 +124,7 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
         None,
         False,
     )
-    assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
+    assert join_order(state.values) == JoinOrder(log_id="forced", incarnation=2, log=LOG)
     # Nothing was deleted: the old journal still has the queue, its table and older ones are beside.
     old = Journal(done.directory)
     assert old.load(1_000).core.base.position == 7
@@ -152,7 +152,7 @@ def test_a_node_that_promised_too_much_joins_anew(node: Node, other: OtherNode) 
     assert [row["sequence"] for row in node.kept()] == [7]
     state = Journal(node.data_dir).load(1_000)
     assert (state.core.reserved, list(state.core.incoming)) == (0, [])
-    assert join_order(state.values) == JoinOrder(lineage="forced", incarnation=2, log=LOG)
+    assert join_order(state.values) == JoinOrder(log_id="forced", incarnation=2, log=LOG)
 
 
 def test_a_node_that_only_promised_joins_anew_too(node: Node, other: OtherNode) -> None:

@@ -27,7 +27,7 @@ from sparktxlog.storage.interfaces import (
 )
 from sparktxlog.storage.journal.journal import Journal
 
-VIEW = View(lineage="l", epoch=1, roster=(), members=(NodeId("A"), NodeId("B")))
+VIEW = View(log_id="l", epoch=1, roster=(), members=(NodeId("A"), NodeId("B")))
 
 
 @pytest.fixture

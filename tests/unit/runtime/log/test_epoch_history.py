@@ -21,10 +21,10 @@ A, B, C, D = (Seat(node_id=NodeId(name), url=f"http://{name}") for name in "ABCD
 
 
 def view_of(
-    epoch: int, seats: Sequence[Seat] = (A, B, C), members: str = "ABC", lineage: str = "l"
+    epoch: int, seats: Sequence[Seat] = (A, B, C), members: str = "ABC", log_id: str = "l"
 ) -> View:
     return View(
-        lineage=lineage,
+        log_id=log_id,
         epoch=epoch,
         roster=tuple(seats),
         members=tuple(NodeId(name) for name in members),
@@ -76,7 +76,7 @@ def test_a_record_says_all_of_the_view() -> None:
     witness = replace(C, witness=True, weight=2, incarnation=3)
     found = record_of(view_of(7, (A, B, witness), "AB"), Phase.JOINING, None, 123)
     assert found == EpochRecord(
-        lineage="l",
+        log_id="l",
         epoch=7,
         members=("A", "B"),
         quorum=2,
@@ -126,11 +126,11 @@ def test_each_epoch_is_kept_once_over_restarts() -> None:
     for phase in (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED):
         history.take_up(view_of(1), phase)
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
-    history.take_up(view_of(2, members="A", lineage="fork"), Phase.NORMAL)
+    history.take_up(view_of(2, members="A", log_id="fork"), Phase.NORMAL)
     history = place.start()
-    history.take_up(view_of(2, members="A", lineage="fork"), Phase.WEDGED)
+    history.take_up(view_of(2, members="A", log_id="fork"), Phase.WEDGED)
     history.take_up(view_of(2, members="AB"), Phase.NORMAL)
-    assert [(e.lineage, e.epoch, e.phase, e.left) for e in history.latest(9)] == [
+    assert [(e.log_id, e.epoch, e.phase, e.left) for e in history.latest(9)] == [
         ("fork", 2, "NORMAL", ("B",)),
         ("l", 2, "NORMAL", ("C",)),
         ("l", 1, "NORMAL", None),

@@ -21,7 +21,7 @@ def view(members: str, epoch: int = 2, incarnation: int = 1) -> View:
     seats = [Seat(node_id=node, incarnation=incarnation) for node in NODES]
     witness = Seat(node_id=NodeId("w"), witness=True)
     return View(
-        lineage="l",
+        log_id="l",
         epoch=epoch,
         roster=(*seats, witness),
         members=tuple(node for node in NODES if node in members),

@@ -74,7 +74,7 @@ class Site:
         base: Any = SimpleNamespace(
             config=SimpleNamespace(
                 data_dir=self.directory,
-                lineage="l",
+                log_id="l",
                 publish_interval=0.01,
                 lag_retention=3_600.0,
                 signature_interval=1_000,
@@ -252,7 +252,7 @@ def test_it_tells_when_it_rests(tmp_path: Path) -> None:
 
 def _view(epoch: int, members: str) -> View:
     return View(
-        lineage="l",
+        log_id="l",
         epoch=epoch,
         roster=tuple(Seat(node_id=NodeId(name)) for name in "ABC"),
         members=tuple(NodeId(name) for name in members),

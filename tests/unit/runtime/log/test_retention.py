@@ -198,7 +198,7 @@ def test_a_laggard_is_warned_of_from_80_percent_of_the_cap() -> None:
 
 def report(site: str, position: int) -> WorkerReport:
     return WorkerReport(
-        worker_id=f"w{site}", node_id=site, lineage="l", epoch=1, position=position, chain_hash="00"
+        worker_id=f"w{site}", node_id=site, log_id="l", epoch=1, position=position, chain_hash="00"
     )
 
 

@@ -49,7 +49,7 @@ class Peer:
             raise TransportError("answered", status=self.status)
         found: list[QueueEntry] = [e for e in self.entries if e.end > position][:1]
         return Tail(
-            lineage="l",
+            log_id="l",
             epoch=1,
             sender=NodeId("A"),
             previous_hash=found[0].previous_hash if found else b"",
@@ -81,7 +81,7 @@ def compare(
 def view_behind(entry: QueueEntry, **changed: Any) -> View:
     """A view whose epoch begins behind an entry."""
     end = MergeBase(position=entry.end, chain_hash=entry.chain_hash, origin="b", seq=3)
-    return View(lineage="l", epoch=2, roster=(), members=(), end=replace(end, **changed))
+    return View(log_id="l", epoch=2, roster=(), members=(), end=replace(end, **changed))
 
 
 def test_a_node_without_a_queue_has_nothing_to_compare() -> None:

@@ -31,7 +31,7 @@ SEATS = tuple(Seat(node_id=NodeId(name), witness=name == "W") for name in "ABW")
 
 def view_of(epoch: int, members: str) -> View:
     return View(
-        lineage="l", epoch=epoch, roster=SEATS, members=tuple(NodeId(name) for name in members)
+        log_id="l", epoch=epoch, roster=SEATS, members=tuple(NodeId(name) for name in members)
     )
 
 
@@ -40,7 +40,7 @@ def epochs_of(
 ) -> Epochs:
     """Return what a node shows that starts with a view and a promise of its journal."""
     config = MasterConfig(
-        node_id=NodeId(own), members=(NodeId("A"), NodeId("B")), quorum=2, lineage="l", roster=SEATS
+        node_id=NodeId(own), members=(NodeId("A"), NodeId("B")), quorum=2, log_id="l", roster=SEATS
     )
     promise = BallotState(epoch=view.epoch, promised=Ballot(number=ballot, node=NodeId("B")))
     state = RecoveredState(view=view, ballot=promise if ballot else None)
@@ -152,12 +152,12 @@ def test_who_waits_at_a_node_that_has_a_part_waits_on(phase: Phase) -> None:
 def test_a_position_of_another_log_or_beyond_a_fork_is_refused() -> None:
     """`force` took over the log `l` up to position 7; what `l` ordered later is not here."""
     forced = replace(
-        view_of(4, "A"), lineage="forced", ancestors=(("l", 2), ("l", 3)), end=MergeBase(position=7)
+        view_of(4, "A"), log_id="forced", ancestors=(("l", 2), ("l", 3)), end=MergeBase(position=7)
     )
     epochs = epochs_of(forced)
     epochs.on_phase(TellPhase(phase=Phase.NORMAL, view=forced, reason=""))
-    for lineage, position in (("", 99), ("forced", 99), ("l", 7)):
-        epochs.check_position(lineage, position)
+    for log_id, position in (("", 99), ("forced", 99), ("l", 7)):
+        epochs.check_position(log_id, position)
     with pytest.raises(ForeignLogError, match="took over only up to position 7"):
         epochs.check_position("l", 8)
     with pytest.raises(ForeignLogError, match="of the log 'other', this node's log is 'forced'"):

@@ -31,15 +31,15 @@ def config_of(directory: Path, **settings: Any) -> NodeConfig:
     return load_config(None, values, {})
 
 
-def lineage_of(config: NodeConfig) -> str:
+def log_id_of(config: NodeConfig) -> str:
     """Start a node and return the name of its log."""
 
     async def main() -> str:
         running = build_node(config)
         await running.start()
         try:
-            assert running.base.master.view.lineage == running.config.lineage
-            return running.config.lineage
+            assert running.base.master.view.log_id == running.config.log_id
+            return running.config.log_id
         finally:
             await running.stop()
 
@@ -48,10 +48,10 @@ def lineage_of(config: NodeConfig) -> str:
 
 def test_two_logs_of_nodes_with_one_id_have_two_names(tmp_path: Path) -> None:
     """A worker at the wrong node was taken for one whose tables differ, and copied over."""
-    one, other = (lineage_of(config_of(tmp_path / name)) for name in ("one", "other"))
+    one, other = (log_id_of(config_of(tmp_path / name)) for name in ("one", "other"))
     assert one != other
     assert one.startswith("sparktxlog-")
-    assert lineage_of(config_of(tmp_path / "one")) == one
+    assert log_id_of(config_of(tmp_path / "one")) == one
 
 
 def test_an_old_log_keeps_its_name(tmp_path: Path) -> None:
@@ -59,15 +59,15 @@ def test_an_old_log_keeps_its_name(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write([PutValue(name=INSTANCE, value=b"made by an earlier release")])
     journal.close()
-    assert lineage_of(config) == config.lineage
+    assert log_id_of(config) == config.log_id
 
 
 def test_a_decided_view_has_the_last_word(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    first = lineage_of(config)
+    first = log_id_of(config)
     journal = Journal(tmp_path)
     view = View(
-        lineage="forced", epoch=2, roster=(), members=(), end=MergeBase(), ancestors=((first, 1),)
+        log_id="forced", epoch=2, roster=(), members=(), end=MergeBase(), ancestors=((first, 1),)
     )
     journal.write([PutView(view=view, node_id=config.node_id, incarnation=1)])
     journal.close()
@@ -79,7 +79,7 @@ async def _name(config: NodeConfig) -> str:
     running = build_node(config)
     await running.start()
     try:
-        return running.config.lineage
+        return running.config.log_id
     finally:
         await running.stop()
 
@@ -91,7 +91,7 @@ def test_nodes_that_begin_a_log_together_have_its_name_before_they_meet(tmp_path
         "peer.1.url": "http://127.0.0.1:1",
     }
     config = config_of(tmp_path, **peers)
-    assert lineage_of(config) == config.lineage
+    assert log_id_of(config) == config.log_id
 
 
 def test_the_name_follows_from_cluster_and_members_alone(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_name_follows_from_cluster_and_members_alone(tmp_path: Path) -> None
                 f"peer.{number}.id": other,
                 f"peer.{number}.url": f"http://{own}-sees-{other}:1",
             }
-        return config_of(tmp_path, **peers, **more).lineage
+        return config_of(tmp_path, **peers, **more).log_id
 
     one = named("A", "B", "C")
     assert one == named("B", "C", "A") == named("C", "A", "B")
@@ -175,17 +175,17 @@ def commit_one(directory: Path) -> None:
 
 def test_a_peer_that_is_only_in_the_file_renames_no_log(tmp_path: Path) -> None:
     """All workers found another log after the restart, and the old file did not bring it back."""
-    name = lineage_of(config_of(tmp_path))
+    name = log_id_of(config_of(tmp_path))
     commit_one(tmp_path)
     with pytest.raises(ConfigError, match=r"founded by A, the .* lists A, B") as found:
-        lineage_of(config_of(tmp_path, **_PEER))
+        log_id_of(config_of(tmp_path, **_PEER))
     assert "sparktxlog peer add" in found.value.hint
-    assert lineage_of(config_of(tmp_path)) == name
+    assert log_id_of(config_of(tmp_path)) == name
 
 
 def test_the_members_of_an_empty_log_may_still_be_put_right(tmp_path: Path) -> None:
     alone, both = config_of(tmp_path), config_of(tmp_path, **_PEER)
-    first = lineage_of(alone)
-    assert lineage_of(both) == both.lineage != first
-    assert lineage_of(both) == both.lineage
-    assert lineage_of(alone) == first
+    first = log_id_of(alone)
+    assert log_id_of(both) == both.log_id != first
+    assert log_id_of(both) == both.log_id
+    assert log_id_of(alone) == first

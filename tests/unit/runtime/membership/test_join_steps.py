@@ -21,7 +21,7 @@ from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.runtime.leaving_fork.unverified_history import Uncompared
 from sparktxlog.runtime.membership import join_steps
 from sparktxlog.runtime.membership.ancestry import Compared
-from sparktxlog.runtime.membership.founding import core_config, with_lineage
+from sparktxlog.runtime.membership.founding import core_config, with_log_id
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, join_order
 from sparktxlog.runtime.membership.join_steps import Joining, QuietMoment
 from sparktxlog.storage.interfaces import (
@@ -35,7 +35,7 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.supervision import Supervisor
 
 HELLO = Hello(
-    node_id="A", url="http://a", instance="i", boot="b", lineage="l", config_hash="c", join_as=3
+    node_id="A", url="http://a", instance="i", boot="b", log_id="l", config_hash="c", join_as=3
 )
 CONFIG = load_config(
     None,
@@ -180,7 +180,7 @@ def test_a_node_that_keeps_something_joins_as_another_or_not_at_all() -> None:
         assert not bench.started
         bench.joining.accept_order(HELLO)
         await settle()
-        assert bench.order == JoinOrder(lineage="l", incarnation=3)
+        assert bench.order == JoinOrder(log_id="l", incarnation=3)
         assert [w.name for w in bench.writes if isinstance(w, PutValue)] == ["joining", "instance"]
         assert len(bench.started) == 1
 
@@ -193,7 +193,7 @@ def test_an_order_is_kept_once() -> None:
         bench.joining.accept_order(HELLO)
         bench.joining.accept_order(HELLO)
         await settle()
-        assert bench.order == JoinOrder(lineage="l", incarnation=3)
+        assert bench.order == JoinOrder(log_id="l", incarnation=3)
         assert len(bench.started) == 1
         again = Bench(bench.order)
         again.joining.accept_order(HELLO)
@@ -208,19 +208,19 @@ def test_workers_know_a_forced_log_by_its_first_name_from_the_beginning() -> Non
         bench = Bench()
         bench.joining.accept_order(replace(HELLO, ancestors=("first", "second")))
         await settle()
-        order = JoinOrder(lineage="l", incarnation=3, log="first")
+        order = JoinOrder(log_id="l", incarnation=3, log="first")
         assert bench.order == order
-        joins = with_lineage(CONFIG, None, order)
-        assert joins.lineage == "first"
-        # To its peers it is of the lineage that goes on.
-        assert core_config(joins, order=order).lineage == "l"
+        joins = with_log_id(CONFIG, None, order)
+        assert joins.log_id == "first"
+        # To its peers it is of the log id that goes on.
+        assert core_config(joins, order=order).log_id == "l"
 
     asyncio.run(main())
 
 
 def test_the_core_waits_for_a_snapshot() -> None:
     async def main() -> None:
-        bench = Bench(JoinOrder(lineage="l", incarnation=3))
+        bench = Bench(JoinOrder(log_id="l", incarnation=3))
         assert not bench.joining.settled.is_set()
         bench.snapshot = snapshot_at(5)
         bench.link_up()
@@ -238,7 +238,7 @@ def test_files_of_what_is_undecided_come_before_the_snapshot_counts() -> None:
     """P35: whoever orders a decision holds what takes effect."""
 
     async def main() -> None:
-        bench = Bench(JoinOrder(lineage="l", incarnation=3))
+        bench = Bench(JoinOrder(log_id="l", incarnation=3))
         one = Undecided(transaction_id=bytes(16), position=1, participants=("p",), valid_until=9)
         kept = KeptPrepared(undecided=one, payload=b"container")
         bench.snapshot = replace(snapshot_at(5), prepared=(kept,))
@@ -254,7 +254,7 @@ def test_a_witness_that_joins_takes_no_snapshot() -> None:
     """P21: it has no queue; with the view, which any member tells it, it asks for its votes."""
 
     async def main() -> None:
-        bench = Bench(JoinOrder(lineage="l", incarnation=2), is_witness=True)
+        bench = Bench(JoinOrder(log_id="l", incarnation=2), is_witness=True)
         bench.snapshot = snapshot_at(3)
         assert bench.joining.settled.is_set()
         bench.link_up()
@@ -266,7 +266,7 @@ def test_a_witness_that_joins_takes_no_snapshot() -> None:
 
 def test_an_empty_log_needs_no_snapshot() -> None:
     async def main() -> None:
-        bench = Bench(JoinOrder(lineage="l", incarnation=1))
+        bench = Bench(JoinOrder(log_id="l", incarnation=1))
         bench.link_up()
         await settle()
         assert bench.joining.settled.is_set()
@@ -291,20 +291,20 @@ def test_a_queue_too_old_is_replaced() -> None:
         bench.joining.note_missed("l", 2, b"lost")
         await settle()
         assert len(bench.started) == 1
-        assert bench.order == JoinOrder(lineage="l", incarnation=2, behind=True)
+        assert bench.order == JoinOrder(log_id="l", incarnation=2, behind=True)
         again = Bench(bench.order, position=4)
         assert not again.joining.settled.is_set()
         again.snapshot = snapshot_at(9)
         again.link_up()
         await settle()
-        assert again.order == JoinOrder(lineage="l", incarnation=2)
+        assert again.order == JoinOrder(log_id="l", incarnation=2)
         assert len(again.started) == 1
         assert Bench(again.order, position=9).joining.settled.is_set()
 
     asyncio.run(main())
 
 
-BEHIND = JoinOrder(lineage="l", incarnation=2, behind=True)
+BEHIND = JoinOrder(log_id="l", incarnation=2, behind=True)
 
 
 def test_a_queue_of_another_history_is_not_replaced() -> None:

@@ -30,7 +30,7 @@ def test_more_than_half_of_the_votes_of_the_others_must_say_it(
     weights: dict[str, int], told: str, most: bool
 ) -> None:
     roster = tuple(Seat(node_id=NodeId(node), weight=weight) for node, weight in weights.items())
-    view = View(lineage="l", epoch=1, members=(), roster=roster)
+    view = View(log_id="l", epoch=1, members=(), roster=roster)
     assert elected_without(view, "A", told) is most
 
 

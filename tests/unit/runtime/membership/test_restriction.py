@@ -36,12 +36,12 @@ class Site:
             for name in names
         )
         inside = tuple(name for name in names if name in (members or "ABCDE"))
-        view = View(lineage="l", epoch=2, roster=roster, members=inside, quorum_rule=rule)
+        view = View(log_id="l", epoch=2, roster=roster, members=inside, quorum_rule=rule)
         config = MasterConfig(
             node_id=names[0],
             members=inside,
             quorum=view.quorum,
-            lineage="l",
+            log_id="l",
             roster=roster,
             suspect_timeout_us=int(PATIENCE_S * SECOND_US),
             start_timeout_us=SECOND_US,

@@ -239,9 +239,9 @@ def test_who_left_the_cluster_contests_nobody() -> None:
     assert a.replicas.applied(1) == 10
 
 
-def test_another_lineage_or_history_has_no_opinion() -> None:
+def test_another_log_id_or_history_has_no_opinion() -> None:
     a = Node("A")
-    a.hear(at(10, "A"), at(10, "B", lineage="forced"), at(10, "C", chain_hash="ff"))
+    a.hear(at(10, "A"), at(10, "B", log_id="forced"), at(10, "C", chain_hash="ff"))
     assert a.verdicts() == "A in_sync B foreign C diverged"
     a.hear(at(10, "C", irreparable="half a copy"))
     assert a.verdicts().startswith("AC in_sync")

@@ -40,7 +40,7 @@ def report(position: int, node: str = "A", rows: int = 1, **changes: Any) -> Wor
     made = WorkerReport(
         worker_id=f"w{node}",
         node_id=node,
-        lineage="l",
+        log_id="l",
         epoch=1,
         position=position,
         chain_hash=(hash_at(position) or b"").hex(),
@@ -386,7 +386,7 @@ def test_foreign_and_ahead_stop_and_unknown_workers_are_named(tmp_path: Path) ->
     async def main() -> None:
         site = Site(tmp_path, {"B": Link("B")})
         site.tell(report(END, "B"))
-        assert site.tell(report(20, lineage="other"))["plan"] == "stop"
+        assert site.tell(report(20, log_id="other"))["plan"] == "stop"
         assert site.tell(report(END + 10))["plan"] == "stop"
         assert not site.planning._asking
         for name in ("nobody", "wB"):

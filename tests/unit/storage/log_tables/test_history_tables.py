@@ -27,7 +27,7 @@ LAG_ROW = {"node_id": "A", "worker_id": "w", "position": 1, "transactions": 2}
 
 def epoch_of(number: int, known: bool = True) -> tuple[int, EpochRecord]:
     return number, EpochRecord(
-        lineage="l",
+        log_id="l",
         epoch=number + 4,
         members=("A",),
         quorum=1,

@@ -332,7 +332,7 @@ def test_reports_are_kept_as_tables(tmp_path: Path) -> None:
     report = WorkerReport(
         worker_id="w",
         node_id="a",
-        lineage="l",
+        log_id="l",
         epoch=1,
         position=9,
         chain_hash="00",

@@ -432,7 +432,7 @@ def test_restored_rows_know_what_the_queue_knows() -> None:
 
 def test_publishing_again_after_a_kill_adds_nothing_twice(tmp_path: Path) -> None:
     store = LocalPayloadStore(tmp_path / "payloads")
-    queue = QueueTable(tmp_path / "log", "lineage")
+    queue = QueueTable(tmp_path / "log", "log_id")
     entries = stored_of([append_run(1 + 4 * i, 4) for i in range(6)])
 
     def call(table: QueueTable, upto: int) -> list[Any]:
@@ -448,7 +448,7 @@ def test_publishing_again_after_a_kill_adds_nothing_twice(tmp_path: Path) -> Non
             for file in effect.files:
                 store.verify(file)
     # Killed before the journal heard of it; meanwhile more was ordered.
-    again = call(QueueTable(tmp_path / "log", "lineage"), 6)
+    again = call(QueueTable(tmp_path / "log", "log_id"), 6)
     assert [mark.segment for mark in again[:2]] == [mark.segment for mark in first]
     assert [mark.position for mark in again] == [12, 16, 20, 24]
     rows = pa.concat_tables(

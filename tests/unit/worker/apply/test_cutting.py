@@ -28,7 +28,7 @@ def test_segments_behind_a_cut_go_and_the_one_across_it_ends_there() -> None:
     assert second.transactions == 2 and [e.first for e in second.effects] == [4]
     assert cut_segments([segment(1, 5), segment(6, 9)], CUT) == (segment(1, 5),)
     assert cut_segments([segment(6, 9)], CUT) == ()
-    tail = LogTail(position=12, lineage="l", epoch=2, segments=tuple(segments)).cut_at(CUT)
+    tail = LogTail(position=12, log_id="l", epoch=2, segments=tuple(segments)).cut_at(CUT)
     assert (tail.position, tail.cut, tail.segments[-1].last) == (5, CUT, 5)
 
 

@@ -62,7 +62,7 @@ def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
 
 def own_commit(version: int) -> OwnCommit:
     return OwnCommit(
-        lineage="l",
+        log_id="l",
         epoch=1,
         table="t",
         first=version,
@@ -255,7 +255,7 @@ def test_a_commit_comes_after_those_of_others(
     assert {one["p"] for one in actions.column("partition").to_pylist()} == {"x", None}
     assert handle.transaction_version("sparktxlog:l:t") == STEPS
     commit = read_commit(root, 3)
-    assert commit.changes and commit.own is not None and commit.own.lineage == "l"
+    assert commit.changes and commit.own is not None and commit.own.log_id == "l"
     assert (root / "_delta_log" / f"{3:020}.checkpoint.parquet").exists()
     commit_path(root, 3).unlink()
     assert DeltaTable(root).transaction_version("sparktxlog:l:t") == STEPS

@@ -30,8 +30,8 @@ def batch(last: int = 5) -> Batch:
     return plan_batch([segment(1, last)], lambda _: pytest.fail("no rows here"))
 
 
-def metadata(last: int = 5, lineage: str = "l") -> str:
-    return OwnCommit.of(batch(last), lineage, "t", STEP, EMPTY_SIGNATURE).to_text()
+def metadata(last: int = 5, log_id: str = "l") -> str:
+    return OwnCommit.of(batch(last), log_id, "t", STEP, EMPTY_SIGNATURE).to_text()
 
 
 def write(table: Path, version: int, *actions: dict[str, Any], **info: str) -> None:
@@ -73,7 +73,7 @@ def test_own_commits_that_the_state_does_not_know_are_refused(tmp_path: Path) ->
         {"protocol": {"minReaderVersion": 3}},
     ],
 )
-@pytest.mark.parametrize("mark", ["", metadata(5, "other lineage")])
+@pytest.mark.parametrize("mark", ["", metadata(5, "other log id")])
 def test_foreign_changes_are_named(tmp_path: Path, action: dict[str, Any], mark: str) -> None:
     write(tmp_path, 0)
     write(tmp_path, 1, action, userName="eve", engineInfo="E/1", userMetadata=mark)
@@ -104,7 +104,7 @@ def test_a_table_in_the_place_of_another_is_noticed(tmp_path: Path) -> None:
     write(tmp_path, 1, {"add": {"path": "n", "dataChange": False}})
     for version in (-1, 0, 1, 2):
         check_recorded(tmp_path, version, "l", "t")
-    for version, mark in ((0, ""), (1, metadata(2, "other lineage"))):
+    for version, mark in ((0, ""), (1, metadata(2, "other log id"))):
         write(tmp_path, version, ADD, engineInfo="E/1", userMetadata=mark)
         with pytest.raises(DivergedError, match=f"version {version} .* with E/1") as caught:
             check_recorded(tmp_path, version, "l", "t")

@@ -68,10 +68,10 @@ def test_a_restored_image_is_the_replica_at_its_position(
     told: list[imaging.ImageProgress] = []
     state = restore_replica(store, store.image("one"), tmp_path / "new", tell=told.append)
     assert rows(tmp_path / "new") == wanted
-    assert (state.position, state.chain_hash, state.lineage, state.epoch) == (
+    assert (state.position, state.chain_hash, state.log_id, state.epoch) == (
         before.position,
         before.chain_hash,
-        before.lineage,
+        before.log_id,
         before.epoch,
     )
     assert state.tables == before.tables and state.worker_id != before.worker_id

@@ -49,14 +49,14 @@ def store(tmp_path: Path, lake: Lake) -> ImageStore:
 
 
 def remove(lake: Lake, *, kept_after: int = 0, **unwanted: object) -> Removal:
-    site = SiteLog(node_id="A", lineage="l", kept_after=kept_after)
+    site = SiteLog(node_id="A", log_id="l", kept_after=kept_after)
     wanted = Unwanted(**unwanted)  # type: ignore[arg-type]
     (removal,) = remove_expired(lake.path, wanted, site, now_us=NOW_US)
     return removal
 
 
 def test_nothing_is_removed_that_nobody_named(lake: Lake, store: ImageStore) -> None:
-    site = SiteLog(node_id="A", lineage="l", kept_after=99, attics=(Attic(lake.path),))
+    site = SiteLog(node_id="A", log_id="l", kept_after=99, attics=(Attic(lake.path),))
     assert not Unwanted().anything
     assert remove_expired(lake.path, Unwanted(), site, now_us=NOW_US) == []
     assert len(store.names()) == 5
@@ -131,7 +131,7 @@ def test_images_of_others_and_of_another_log_are_left_alone(
     # Of equal positions the younger one is the newest.
     assert done.removed == ["at1", "at2", "at3", "at4", "at5"] and done.kept == 5
     assert store.names() == ["b1", "b2", "own", "unknown1", "unknown2"]
-    site = SiteLog(node_id="B", lineage="elsewhere", kept_after=99)
+    site = SiteLog(node_id="B", log_id="elsewhere", kept_after=99)
     wanted = Unwanted(images=store.root, keep_images=1)
     (foreign,) = remove_expired(other.path, wanted, site, now_us=NOW_US)
     assert foreign.removed == []
@@ -193,7 +193,7 @@ def test_of_a_shared_directory_only_what_is_of_this_lake_goes(lake: Lake, tmp_pa
     for made in (lake, other):
         said = {"table": "t", "mark": made.path.name, "why": "a copy replaces its files"}
         kept.keep(made.path / "t", kind=Kind.BACKUP, **said)
-    info = {"node_id": "A", "lineage": "l", "kept_after": 0, "lake_root": str(lake.path)}
+    info = {"node_id": "A", "log_id": "l", "kept_after": 0, "lake_root": str(lake.path)}
     info |= {"log_root": str(tmp_path / "log"), "commit_table_root": str(tmp_path / "tables")}
     site = SiteLog.of(info | {"backup_dir": str(kept.root)})
     before = rows(lake.path)
@@ -221,7 +221,7 @@ def test_an_attic_that_cannot_be_emptied_is_told_and_the_others_are(
         return iterdir(path)
 
     monkeypatch.setattr(Path, "iterdir", refusing)
-    site = SiteLog(node_id="A", lineage="l", kept_after=0, attics=(Attic(locked),))
+    site = SiteLog(node_id="A", log_id="l", kept_after=0, attics=(Attic(locked),))
     (done,) = remove_expired(lake.path, Unwanted(attic_days=1), site, now_us=2**60)
     assert done.removed == ["table-c"] and str(locked) in getattr(done, field)
     assert bool(done.skipped) is not bool(done.failed)

@@ -133,7 +133,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         token="",
         node_id="b",
         url="",
-        lineage="l",
+        log_id="l",
         epoch=1,
         position=5,
         chain_hash="h",
@@ -142,7 +142,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
         tables=tables,
     )
     pending = PendingCopy(copy_id="c", started_at=0, forced=True, suspect=True)
-    state = ReplicaState(worker_id="w", lineage="l", copying=pending)
+    state = ReplicaState(worker_id="w", log_id="l", copying=pending)
     fetcher = Fetcher(tmp_path / "staged", room)
     made = CopyStager(
         None,

@@ -58,9 +58,7 @@ class Site:
         write(self.donor, 0, ADD, userMetadata=metadata(5))
         known = ReplicaTable(definition=DEFINITION, version=0)
         with closing(ReplicaDirectory(self.lake)) as directory:
-            directory.save(
-                ReplicaState(worker_id="w", lineage="l", position=2, tables={"t": known})
-            )
+            directory.save(ReplicaState(worker_id="w", log_id="l", position=2, tables={"t": known}))
         patch.setattr(TableQuarantine, "_export", self._export)
         patch.setattr(swap, "_place_files", lambda *rest: None)
         patch.setattr(swap, "forget_log", lambda *rest: None)
@@ -158,7 +156,7 @@ class Site:
             token="",
             node_id="b",
             url="",
-            lineage="l",
+            log_id="l",
             epoch=1,
             position=self.position,
             chain_hash="h",
@@ -381,7 +379,7 @@ def test_a_donor_that_failed_is_named_when_another_lease_is_asked_for(site: Site
             source,
             directory,
             directory.load(),
-            SimpleNamespace(node_id="A", lineage="l"),  # type: ignore[arg-type]
+            SimpleNamespace(node_id="A", log_id="l"),  # type: ignore[arg-type]
             report=lambda state: site.report(),
             open_fetcher=lambda lake, copy_id: fetcher,
             options=CopyOptions(),

@@ -22,7 +22,7 @@ DEFINITION = TableDefinition(name="t", columns=(Column(name="id", type="bigint")
 def swap_of(copy_id: str) -> str:
     """Return the metadata of a copy's commit."""
     return OwnCommit(
-        lineage="l",
+        log_id="l",
         epoch=1,
         table="t",
         first=5,
@@ -41,7 +41,7 @@ def looked_at(table: Path, recorded: int | None, placed: PlacedLog | None = None
     known = None
     if recorded is not None:
         known = ReplicaTable(definition=DEFINITION, version=recorded, signature=EMPTY_SIGNATURE)
-    return examine(table, known, lineage="l", name="t", copy_id="c1", placed=placed)
+    return examine(table, known, log_id="l", name="t", copy_id="c1", placed=placed)
 
 
 def foreign_in(examined: Examined) -> list[int]:

@@ -33,7 +33,7 @@ class Positions(Replica):
         state = self.state
         segments = [s for s in tail.segments if s.last > state.position][:1]
         batch = plan_batch(segments, Mock(), position=state.position, chain_hash=state.chain_hash)
-        self.state = state.finish(batch, tail.lineage, {})
+        self.state = state.finish(batch, tail.log_id, {})
         return batch
 
 

@@ -28,7 +28,7 @@ def test_one_verification_runs_on_a_lake_beside_its_maintenance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = NodeInfo(
-        node_id="A", lineage="l", payload_root="p", lake_root=str(tmp_path), signature_interval=9
+        node_id="A", log_id="l", payload_root="p", lake_root=str(tmp_path), signature_interval=9
     )
     monkeypatch.setattr(HttpLogSource, "info", lambda _: info)
     monkeypatch.setattr(HttpLogSource, "rows_and_commits", lambda *_: (["t"], []))

@@ -49,7 +49,7 @@ def tail(age_s: float | None, position: int = 40) -> LogTail:
         rejected=0,
         ordered_at=ordered_at,
     )
-    return LogTail(position=position, lineage="test", epoch=1, segments=(segment,))
+    return LogTail(position=position, log_id="test", epoch=1, segments=(segment,))
 
 
 @pytest.fixture

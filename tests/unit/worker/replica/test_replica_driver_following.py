@@ -179,7 +179,7 @@ def test_an_absent_node_is_asked_again_with_a_new_machine() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        DivergedError("another lineage"),
+        DivergedError("another log id"),
         InvariantViolation("broken"),
         UnauthorizedError("wrong token"),
         RemoteProtocolError("another release"),

@@ -14,7 +14,7 @@ from sparktxlog.model.report import BatchProgress
 from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.state import ReplicaState
 
-STATE = ReplicaState(worker_id="w", lineage="test", position=1, chain_hash="h")
+STATE = ReplicaState(worker_id="w", log_id="test", position=1, chain_hash="h")
 
 
 def test_reports_wait_for_an_absent_node_in_order(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ class CannedNode:
             "/v1/info": {"node_id": name, "log_root": ""},
             "/v1/status": {"peers": [], "replicas": []},
             "/v1/queue": [],
-            "/v1/worker/segments": {"position": 0, "lineage": "l", "epoch": 1, "segments": []},
+            "/v1/worker/segments": {"position": 0, "log_id": "l", "epoch": 1, "segments": []},
         }
         node = self
 

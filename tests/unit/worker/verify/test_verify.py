@@ -43,7 +43,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def counted(lake: Path) -> Any:
     """Return what a recount of the table tells the node, None = nothing."""
-    state = ReplicaState(worker_id="w", lineage="l", tables={"t": NAMED})
+    state = ReplicaState(worker_id="w", log_id="l", tables={"t": NAMED})
     return recount(Mock(), lake, state, "a", ["t"]).tables.get("t")
 
 
@@ -110,7 +110,7 @@ def test_a_disk_that_fails_is_damage_and_a_lack_of_this_process_is_none(
 def test_a_verification_compares_its_count_with_the_record_and_with_other_sites(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = ReplicaState(worker_id="w", lineage="l", position=7, tables={"t": NAMED})
+    state = ReplicaState(worker_id="w", log_id="l", position=7, tables={"t": NAMED})
     with closing(ReplicaDirectory(lake)) as directory:
         directory.save(state)
     source = MemoryLog(LogBuilder(lake / "node"), lake)
