@@ -1,7 +1,7 @@
-"""Who did what at this node, and who was refused.
+"""The audit trail: acts at this node and refusals, each with its author.
 
-The journal keeps three rings of the latest `HISTORY` entries each, so that those who may do little
-push out nothing of the others.
+The journal keeps three rings of the latest `HISTORY` entries each, so that requesters with few
+rights push out no entries of the others.
 
 - Acts of operators, members that came and went, dropped tables.  An act is durable before its
   effect: after a crash its entry says `begun`.  What the members decide, and what drops a table, is
@@ -37,23 +37,23 @@ _log = structlog.get_logger("sparktxlog.audit")
 
 #: Entries of a ring.
 HISTORY = 1_000
-#: Whose entries a ring holds → its prefix.
+#: Ring, named by the authors of its entries → its prefix.
 RINGS = {"operators": "audit:", "clients": "audit-client:", "strangers": "audit-stranger:"}
 _SECRET, _MAX_TEXT = "audit-secret:", 2_000
 #: Seconds within which equal acts are counted as one entry, and characters of its texts.
 SPAN_S = 3_600
 _COUNTED_TEXT = 500
 #: Counted entries of a ring that are written in a second, and that may begin in it.  What would
-#: begin more is counted as of the address `OTHERS`.
+#: begin more is counted under the address `OTHERS`.
 MOST_A_SECOND, OTHERS = 64, "others"
 #: Tables that an entry names.
 _NAMED = 20
-#: Bytes that are kept of a secret's digest: they tell another secret, and are no use to guess it.
+#: Bytes that are kept of a secret's digest: they show another secret, and do not help to guess it.
 _DIGEST_BYTES = 4
 #: Outcome of an act that has not ended, or whose end a crash kept out.
 BEGUN, DONE = "begun", "done"
 
-#: Who asks in this request: a role, or the name of a grant; and from which address.
+#: The requester of this request: a role, or the name of a grant; and the address.
 OPERATOR, ANYBODY, NOBODY = "operator", "anybody", "nobody"
 asks: ContextVar[str] = ContextVar("asks", default="node")
 asks_from: ContextVar[str] = ContextVar("asks_from", default="")
@@ -74,7 +74,7 @@ class CountedActs:
     """Acts and refusals of which there may be many: a ring of entries with counts.
 
     Args:
-        write_then: As of `AuditTrail`.
+        write_then: See `AuditTrail`.
         later: Calls a function after seconds; default: the event loop's.
     """
 
@@ -93,7 +93,7 @@ class CountedActs:
         """Count an act in the entry of its equals, or let it begin one.
 
         Args:
-            kind: Of its outcome, of which the texts may differ.
+            kind: Kind of its outcome; outcomes of one kind may have different texts.
         """
         found = self._equal(entry, kind)
         if found is None and self._new >= MOST_A_SECOND:
@@ -158,7 +158,7 @@ class AuditTrail:
     Args:
         saved: Named values of the journal.
         write_then: Makes writes durable in order, then calls a function.
-        later: As of `CountedActs`.
+        later: See `CountedActs`.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class AuditTrail:
 
         Args:
             kind: `done` or the code of the error: acts with the same one are counted together.
-            outcome: As of an entry.
+            outcome: As in an entry.
         """
         is_stranger = who == NOBODY
         # What a stranger names is text of a stranger.
@@ -213,7 +213,7 @@ class AuditTrail:
     # -- acts of operators -------------------------------------------------------------------------
 
     def begin(self, action: str, detail: str) -> int:
-        """Note that whoever asks begins an act; return its number for `end`."""
+        """Note that the requester begins an act; return its number for `end`."""
         number, writes = self._add(asks.get(), action, detail, BEGUN)
         self._write_then(writes, lambda: None)
         return number
@@ -231,7 +231,7 @@ class AuditTrail:
     # -- what happens without one ------------------------------------------------------------------
 
     def note_secrets(self, secrets: Mapping[str, str | None], salt: bytes) -> None:
-        """Note at the start which secrets are others than at the last one.
+        """Note at the start which secrets have changed since the last start.
 
         Args:
             secrets: Setting → its value, None = it is not set.

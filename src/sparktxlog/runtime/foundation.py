@@ -46,7 +46,7 @@ from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.node")
 
-#: Set if a new journal was found beside the rest of a log.
+#: Set if a new journal was found next to the rest of a log.
 _ONLY_JOINS = "only-joins"
 _US = 1_000_000
 
@@ -79,7 +79,7 @@ class Foundation:
     published: ReachedPosition
     kept_after: ReachedPosition
     loop: asyncio.AbstractEventLoop
-    #: Set to the error after which the node must stop; `StartAgainError` = start anew.
+    #: Set to the error after which the node must stop; `StartAgainError` = start again.
     failed: asyncio.Future[TxLogError]
     #: Spans of transactions; None = nobody asked for them.
     traces: RunTraces | None = None
@@ -240,7 +240,7 @@ def _find_remains(
     lost = journal_lost(config, found)
     if not config.peers:
         raise lost
-    # The next start finds the instance, so it could not tell that the journal was new.
+    # The next start finds the instance, so it could not know that the journal was new.
     journal.write([PutValue(name=_ONLY_JOINS, value=b"1")])
     _log.error("this node only joins a log that a peer has", reason=str(lost))
     return lost

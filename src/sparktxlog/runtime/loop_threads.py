@@ -5,8 +5,8 @@ threads several pieces of work for each of them.  What ends while the loop is bu
 
 Some work on files that others share: a mount that does not answer holds some threads, not all.
 A thread in a call of the system cannot be ended.  So work on a place gets a part of the threads
-only; who waits for work that makes no progress gets an error; its thread is replaced, is named
-until the call returns, and meanwhile nothing else is begun at that place (decision 77).
+only.  A waiter for work that makes no progress gets an error.  The thread of that work is replaced,
+and is named until the call returns.  Meanwhile nothing else is begun at that place (decision 77).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LoopThreads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         #: Future, result and error of jobs that ended.
         self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        #: Whether the loop was told, and has not looked yet.
+        #: Whether the loop was woken, and has not looked yet.
         self._told = False
         self._threads: list[Thread] = []
         #: Jobs of which the loop does not know that they ended.
@@ -131,7 +131,7 @@ def _done(
         return future, None, None
     try:
         return future, work(*args), None
-    except BaseException as error:  # noqa: BLE001 - who waits gets it
+    except BaseException as error:  # noqa: BLE001 - the waiter gets it
         return future, None, error
 
 
@@ -192,7 +192,7 @@ class FileThreads:
         """Do work in a thread; what is cancelled before it begins is not done.
 
         Args:
-            place: The directory that it works in; empty = several, which who asks looks at by
+            place: The directory that it works in; empty = several, which the caller looks at by
                 `hangs_at`.
 
         Returns:
@@ -239,7 +239,7 @@ class FileThreads:
         self._threads.run(one).add_done_callback(partial(self._ended, one))
 
     def _ended(self, one: _Work, done: asyncio.Future[Any]) -> None:
-        """Give the result to who waits, and begin what waited for the end of this work."""
+        """Give the result to the waiter, and begin what waited for the end of this work."""
         self._begun.discard(one)
         error = done.exception()
         if one.is_stuck:

@@ -310,7 +310,7 @@ class Node:
         return Tables.of(self.base.journal.read_definitions(position - 1))
 
     def writes(self, table: str) -> TableWrites:
-        """Return what was written to a table as of `end`."""
+        """Return what was written to a table up to `end`."""
         return self.base.master.writes(table)
 
     def commit_tables(self) -> list[CommitTable]:
@@ -341,7 +341,7 @@ class Node:
 
     @property
     def log_id(self) -> str:
-        """The log whose positions this node tells; `force` begins a new one."""
+        """The log whose positions this node reports; `force` begins a new one."""
         return self.base.master.view.log_id
 
     def info(self) -> InfoAnswer:

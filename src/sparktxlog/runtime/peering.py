@@ -124,7 +124,7 @@ class Peering:
         """Warn of a node without a place, if it proves that it knows the cluster's secret.
 
         Args:
-            shown: As of `is_certified`.
+            shown: See `is_certified`.
         """
         verifier, node = self._verifier, headers.get(signing.NODE, "")[:80]
         if verifier is None:
@@ -148,7 +148,7 @@ class Peering:
         return self._verifier
 
     def is_certified(self, headers: Mapping[str, str], shown: Sequence[str] | None) -> bool:
-        """Return whether a connection's certificate proves who sends a request.
+        """Return whether a connection's certificate proves the sender of a request.
 
         Args:
             headers: Of the request; they name its sender.
@@ -245,7 +245,7 @@ class Peering:
         return answer, self.seal(headers, answer)
 
     def seal(self, headers: Mapping[str, str], answer: bytes) -> dict[str, str]:
-        """Return the headers of an answer that prove it to who sent a signed request."""
+        """Return the headers of an answer that prove it to the sender of a signed request."""
         signature = headers.get(signing.SIGNATURE)
         if signature is None:  # certificates prove it
             return {}

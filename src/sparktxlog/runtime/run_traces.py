@@ -114,7 +114,7 @@ class RunTraces:
 
     @classmethod
     def of(cls, config: NodeConfig) -> RunTraces | None:
-        """Return the traces of a node; None = nobody asked for them.
+        """Return the traces of a node; None = the settings ask for none.
 
         Raises:
             MissingDependencyError: The setting asks, and the extra is not installed (definite).
@@ -129,10 +129,10 @@ class RunTraces:
         """Send what is left; takes seconds if the collector does not answer."""
         self._provider.shutdown()
 
-    # -- what the node tells -----------------------------------------------------------------------
+    # -- what the node reports ---------------------------------------------------------------------
 
     def saw(self, events: Iterable[Event]) -> None:
-        """Follow the events that the core was given."""
+        """Follow the events that were passed to the core."""
         for event in events:
             match event:
                 case RunSubmitted():

@@ -2,7 +2,7 @@
 
 Spark's SQL reads files and nothing of this program, so each view of the state is a file of JSON
 lines that is replaced every two seconds (decision 57).  The directory says that somebody wants it:
-`register` of a session asks for it, and who removes it ends it.
+`register` of a session asks for it, and its removal ends it.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.standing_tables import where_tables_stand_still
 from sparktxlog.storage.interfaces import OlderIdsFound, StoredEntry
 
-#: Of a transaction that was rejected, was not, or whose outcome is not kept.
+#: Outcome of a transaction that was rejected, of one that was not, and of one where it is not kept.
 _OUTCOMES = {True: "rejected", False: "committed", None: None}
 #: Longest wait of any request, seconds.
 MAX_WAIT_S = 300.0
@@ -258,7 +258,7 @@ class Submits:
         return (None, acceptance) if known is None else (self._of_the_first(content, known), None)
 
     def judged(self, content: Content, first: Receipt, position: int) -> Receipt:
-        """Return the receipt of what stands at a position, for who submits its ids (`Content`)."""
+        """Return the receipt of what stands at a position, for a submit of its ids (`Content`)."""
         held = self._journal.content_digests(position, first.n)
         return content.judged(first, held, position)
 

@@ -104,7 +104,7 @@ class Cycle:
         #: Most transactions, and bytes, of a run assembled here.
         self._run_limit = (config.run_limit_transactions, config.run_limit_bytes)
         self._id_window = config.id_window
-        #: Of the last run; greater than every ticket of recovered announcements.
+        #: Ticket of the last run; greater than every ticket of recovered announcements.
         inherited = int(base.state.values.get(INHERITED, 0))
         tickets = (run.ticket for run in base.state.core.announcements)
         self._ticket = max((inherited, *tickets))
@@ -429,7 +429,7 @@ class Cycle:
 
 
 def _kind(single: _Single) -> tuple[int, bool, bool]:
-    """Return what is equal of all transactions of a run."""
+    """Return what is equal for all transactions of a run."""
     return single.copies, bool(single.tables), single.has_staged
 
 
@@ -454,12 +454,12 @@ class CoreLoop:
         self.receipts = Receipts(replicas.applied, throttle.busy, replicas.passed)
         self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
         self.executor.make_room = base.reserve.take
-        #: Who changed what here.
+        #: Acts and refusals here.
         self.audit = AuditTrail(
             base.config.node_id, base.state.values, base.master.view, self.executor.write_then
         )
         self.executor.beside = self.audit.beside
-        #: Whose the places are where clients stage.
+        #: Owners of the places where clients stage.
         self.owners = PlaceOwners(base.state.values, self.executor)
         if base.traces is not None:
             self.executor.on_held = base.traces.held

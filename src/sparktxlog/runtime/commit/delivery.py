@@ -102,7 +102,7 @@ class Delivery(TakesActions, FollowsCore):
             case TellDoubt():
                 self._membership.expire_greeting(action.peer)
             case Alarm():
-                pass  # the cycle has told it
+                pass  # the cycle has reported it
             case _:
                 if not isinstance(action, Persist):
                     assert_never(action)

@@ -64,7 +64,7 @@ _RETRY_S = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class AsideWrite:
-    """Writes of the node, beside those of the core, at their place in the stream."""
+    """Writes of the node, in addition to those of the core, at their place in the stream."""
 
     writes: Sequence[Write]
     #: Set when durable; None = nobody waits.
@@ -152,7 +152,7 @@ class Executor:
         Raises:
             StorageError: The state of the journal is unknown; the node must stop (not definite).
             InvariantViolation: The core asked for what is not there; the node must stop.
-            InternalError: Nobody foresaw it; what was carried out is not known (not definite).
+            InternalError: An unforeseen error; what was carried out is not known (not definite).
         """
         try:
             while True:

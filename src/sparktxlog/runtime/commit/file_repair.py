@@ -81,7 +81,7 @@ class FileRepair:
         self._damage.readable(file.path)
 
     async def sendable(self, path: str) -> tuple[ForeignFile, int]:
-        """Return a file that a peer asks for, and its bytes, in number.
+        """Return a file that a peer asks for, and its size in bytes.
 
         Raises:
             InvalidNameError: The path leaves the payload store (definite).

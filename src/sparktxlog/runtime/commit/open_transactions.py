@@ -62,7 +62,7 @@ class OpenTransaction:
             check_prepared((), valid_until, session.name)
         self.transaction_id = transaction_id
         self.lease_s = lease_s
-        #: Whose token opened it.
+        #: Name of the token that opened it.
         self.owner = asks.get()
         self.preparation = Preparation(transaction_id, limits)
         #: Bytes of the requests that added its operations.

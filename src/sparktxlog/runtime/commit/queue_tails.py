@@ -89,7 +89,7 @@ class QueueTails:
     def _read_tail(self, action: SendTail) -> Tail | _OtherHistory:
         """Read a bounded piece of the queue; in a thread.
 
-        Of an expired part one run is enough if its row still exists: it shows whether the peer's
+        For an expired part, one run is enough if its row still exists: it shows whether the peer's
         queue is the beginning of this one, and that its data is gone.
         """
         ahead = action.ahead

@@ -120,7 +120,7 @@ def decided_receipt(receipt: Receipt, run: int, verdict: Verdict) -> Receipt:
     """Return the receipt of a prepared transaction once it is decided (P35).
 
     Args:
-        run: Where the run starts that decides it.
+        run: Start of the run that decides it.
     """
     reason = verdict.rejection
     told = () if reason is None else (_rejection(reason, 0),)
@@ -144,7 +144,7 @@ def _rejection(told: Rejection, index: int) -> ReceiptRejection:
     )
 
 
-#: Position, tiebreak, whether replicas got there, and whether a submit waits: no reader.
+#: Position, tiebreak, whether replicas got there, and whether a submit waits, not a reader.
 _ReplicaWait = tuple[int, int, asyncio.Future[bool], bool]
 
 
@@ -235,7 +235,7 @@ class Receipts:
     def fewer_copies(self, position: int) -> int | None:
         """Return how many members held the run at a position at least, None = as many as it needs.
 
-        Known of own runs that were ordered since this start.
+        It is known for own runs that were ordered since this start.
         """
         return self._fewer.get(position)
 

@@ -1,8 +1,8 @@
 """The catalog of commit tables at this site: it stages, creates, loads, commits and drops them.
 
 The log decides which commit becomes a version (P36).  This module checks what a client staged,
-submits it with its files, and shows a version once the placer has placed it here: who reads a table
-finds every version that it is told of, and who lost finds who won.
+submits it with its files, and shows a version once the placer has placed it here.  So readers can
+open every version they are shown, and a writer that lost a conflict can read the winning version.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _T = TypeVar("_T")
 
 #: Seconds that a commit may take until it is ordered; then its outcome is unknown.
 COMMIT_TIMEOUT_S = 30.0
-#: What a rejection of the fold is to a client, beside conflicts.
+#: Code → error of a client, for rejections of the fold other than conflicts.
 _REJECTIONS = {kind.code: kind for kind in (StaleTimestampError, NameTakenError, UnknownTableError)}
 
 
@@ -109,7 +109,7 @@ class ShownTable:
 
     @property
     def uuid(self) -> str:
-        """Of the table, lower-case text with hyphens."""
+        """UUID of the table, lower-case text with hyphens."""
         return self.table.uuid
 
 
@@ -190,7 +190,7 @@ class CommitCatalog:
         table = self._found(schema, name)
         try:
             return await self.shown(table)
-        except StorageError:  # the status says it, and so does who asks for this table
+        except StorageError:  # the status says it, and so does the answer to a request for it
             location = self._places.location(table.uuid)
             return ShownTable(table=table, location=location, placed=None)
 
@@ -239,7 +239,7 @@ class CommitCatalog:
         return full
 
     async def is_staged(self, uuid: str) -> bool:
-        """Return whether this node gave a table with that UUID a place, which who asks may see.
+        """Return whether this node gave that UUID a place, which the requester may see.
 
         Raises:
             ForbiddenError: Another token asked for it (definite).
@@ -248,7 +248,7 @@ class CommitCatalog:
         return await self._run(uuid, self._places.has, uuid)
 
     async def create(self, schema: str, request: CreateTableRequest) -> ShownTable:
-        """Make a staged table one of the log; to ask again is to repeat it.
+        """Make a staged table one of the log; a second request is a repeat.
 
         Raises:
             StagedCommitError: Version 0 is missing, or not what the request says (definite).
@@ -544,7 +544,7 @@ class CommitCatalog:
     async def _told_by_version(
         self, uuid: str, proposed: ProposedCommit, first: Receipt
     ) -> ShownTable:
-        """Answer a repeat that is ordered, and whose outcome no snapshot tells.
+        """Answer a repeat that is ordered, with an outcome that no snapshot says.
 
         A version is one commit for ever: the one that is placed says whether it is this one.
         """
@@ -634,7 +634,7 @@ class CommitCatalog:
 def check_next(shown: ShownTable, proposed: ProposedCommit) -> None:
     """Check that a commit wants to be the next version of a table.
 
-    A later one could become the next version when nobody has checked it against that.  An earlier
+    A later one could become the next version though nobody has checked it against that.  An earlier
     one would lose wherever it is ordered: another commit has its version.
 
     Raises:

@@ -3,9 +3,9 @@
 What is ordered stands in the journal, with the files that came with it.  For each version the
 files are placed, then its commit file; then it is shown.  The journal says so later, for all
 versions that were placed meanwhile, once they are on the disk.  After a crash at any step the
-next start does that step again: to place what is placed changes nothing.  A version whose files
-this site never had must be in the directory: somebody copied it from another site.  Versions that
-one transaction gave to several tables are placed one after the other, and shown once all are.
+next start does that step again: a version that is placed again changes nothing.  A version whose
+files this site never had must be in the directory: somebody copied it from another site.  Versions
+that one transaction gave to several tables are placed one after the other, and shown once all are.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _RETRY_S = 10.0
 #: more if that takes long: so many times what it took, and at most that.  What is noted is the
 #: newest version of each table.  A start reads again what was placed meanwhile.
 _SETTLE_S, _RESTS, _LONGEST_S = 0.5, 8, 5.0
-#: Seconds between two looks for what was ordered without having been told, as by a snapshot.
+#: Seconds between two looks for what was ordered without a report of it, as by a snapshot.
 _LOOK_S = 1.0
 #: Most tables, and versions of each, that are placed in one go; how many tables that wait are a
 #: reason to begin while others are being placed; most that may be placed at once.
@@ -162,8 +162,8 @@ class CommitPlacer:
     def lacking(self) -> set[str]:
         """Return the tables of which this site lacks a version, or cannot place one.
 
-        A version that was ordered since the start came with its files: that it is being placed is
-        no lack.
+        A version that was ordered since the start came with its files: while it is being placed it
+        is not lacking.
         """
         tables = self._base.master.commit_tables
         if self._owed is None:
@@ -206,7 +206,7 @@ class CommitPlacer:
                 continue
             after = seen
             await ordered.reach(seen + 1, _WAIT_S)
-            await asyncio.sleep(_LOOK_S)  # what is ordered here was told, and is placed by now
+            await asyncio.sleep(_LOOK_S)  # what is ordered here was reported, and is placed by now
         await (
             self._base.loop.create_future()
         )  # a task that ends before it is cancelled is a failure
@@ -350,7 +350,7 @@ class CommitPlacer:
         try:
             await self._place_all(uuid, version)
         except TxLogError:
-            pass  # it is told in the status, and tried again
+            pass  # the status says it, and it is tried again
         except Exception:  # noqa: BLE001
             _log.exception("placing failed unexpectedly", uuid=uuid)
 
@@ -426,8 +426,8 @@ class CommitPlacer:
     def _place_carried(self, states: Mapping[str, DeltaTableState | None]) -> dict[str, _Placed]:
         """Place the next versions of tables, as long as their runs carried all files; blocks.
 
-        All that is needed is in the journal, so one thread does it all.  What fails is left to who
-        places one table: that tells why.
+        All that is needed is in the journal, so one thread does it all.  What fails is left to the
+        placing of one table: that says why.
         """
         after = dict[str, tuple[int, int]]()
         for uuid, state in states.items():
@@ -475,7 +475,7 @@ class CommitPlacer:
         """Place the files of a version, then its commit file; return what is to be synced; blocks.
 
         The files are whole and durable in the journal or the payload store: they were verified and
-        synced there when they came, before the log was told so.
+        synced there when they came, before this was reported to the log.
         """
         uuid, version, places = commit.uuid, commit.version, self._places
         prefix = commit_file_prefix(commit.transaction_id, uuid)
@@ -503,7 +503,7 @@ class CommitPlacer:
     ) -> tuple[DeltaTableState, set[str]]:
         """Return the state after versions whose files did not come here, from the directory.
 
-        Nobody has synced them: who copied them need not have done so.
+        Nobody has synced them: the person or program that copied them need not have done so.
         """
         first, live = 0 if state is None else state.version + 1, LiveFiles()
         for version in range(first, last + 1):

@@ -1,4 +1,4 @@
-"""Keeps a plain Delta table beside each commit table, for readers without a catalog.
+"""Keeps a plain Delta table for each commit table, for readers without a catalog.
 
 It follows what is placed, version by version, and goes when its table is dropped.  Nobody waits for
 it: a plain table that cannot be written makes no commit fail.

@@ -7,10 +7,10 @@ one would lose, and each would have cost a round.  So:
 - a commit of another site that came here, and has no place in the order yet, most likely comes
   first: what this site stamps later comes later.  An own commit waits until that is decided;
 - where other sites committed to the table a moment ago, their turn comes before another one of the
-  site that has the newest version, in the order of their names.  Who does not come in time is not
-  waited for again.
+  site that has the newest version, in the order of their names.  This site does not wait again for
+  one that does not come in time.
 
-All this is only likely, and only delays: nobody is told a conflict before the order says that a
+All this is only likely, and only delays: no client gets a conflict before the order says that a
 version is taken.
 """
 
@@ -29,7 +29,7 @@ from sparktxlog.model.operation import RunFacts
 PATIENCE_S = 1.0
 #: Longest turn, seconds; and how many turns ago a site may have committed that is waited for.
 _LONGEST_S, _TURNS = 0.1, 8
-#: With more tables than that, those are forgotten to which nobody committed within `PATIENCE_S`.
+#: With more tables than that, those without a commit within `PATIENCE_S` are forgotten.
 _MANY = 64
 #: Share of the last commit in the estimate of how long one takes.
 _WEIGHT = 0.2

@@ -28,7 +28,8 @@ KEYS = "sparktxlog.keys"
 #: Delta takes options of the file system from the catalog's answer, and makes the file of a commit
 #: through the class that this one names; nobody reads through it.  There is no class of the name
 #: that is given here, so a write through the catalog ends before its commit, and its error says the
-#: name.  Who writes by the table's path does not ask the catalog, so the worker is not hindered.
+#: name.  A writer that uses the table's path does not ask the catalog, so the worker is not
+#: hindered.
 NO_COMMITS = {
     "fs.AbstractFileSystem.file.impl": "[a row table of sparktxlog is only read through the "
     "catalog; write it with log.append or log.transaction]"
@@ -53,7 +54,7 @@ class ShownRowTable:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Properties beside those of the Delta table."""
+        """Properties in addition to those of the Delta table."""
         keys = msgspec.json.encode(self.definition.keys).decode()
         return NO_COMMITS | ({KEYS: keys} if self.definition.keys else {})
 
@@ -68,7 +69,7 @@ class RowTables:
     def named(self, schema: str, name: str) -> TableDefinition | None:
         """Return the row table that has a name, whose case is ignored; None = it has none.
 
-        This is the one rule for what a name is of: commit tables first.
+        This is the one rule for which table has a name: commit tables come first.
         """
         master = self._base.master
         if "." in name or master.commit_tables.named(f"{schema}.{name}") is not None:

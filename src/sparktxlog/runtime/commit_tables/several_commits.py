@@ -1,7 +1,7 @@
 """Transactions that commit to several commit tables, and may write to row tables too (P36).
 
 They are submitted as any other transaction.  What they commit is checked like a commit of one
-table, and nobody is told before all of their versions are placed here.
+table, and no client gets an answer before all of their versions are placed here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Describes the tables of the log, of both kinds, as this site has them.
 
-Which kind a name is of is decided here and in the catalog by `RowTables.named`, so that everybody
-is told the same.
+`RowTables.named` decides, here and in the catalog, which kind of table has a name.  So everybody
+gets the same answer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fetches versions of commit tables that this site lacks from peers, and puts them in place.
 
-A node that begins with a snapshot of the queue, or that gave way to another history, knows a
-table's newest version and has not the ones before.  It asks one peer after the other what they
-consist of, and fetches what is not here.  The steps for a table, each repeatable after a kill:
+A node that begins with a snapshot of the queue, or that yielded to another history, knows a table's
+newest version and lacks the earlier ones.  It asks one peer after the other what they consist of,
+and fetches what is not here.  The steps for a table, each repeatable after a kill:
 
 1. list what the versions consist of: paths, sizes and digests of all files;
 2. get the commit files and read them: they must name the files of the list, and the newest one must

@@ -1,7 +1,8 @@
 """What the versions of this site's commit tables consist of: a record of each, in the journal.
 
-The record of a version comes from its transaction, or from the site that it was fetched from.  Of a
-version that has none (somebody copied the directory by hand) it is counted from the files, once.
+The record of a version comes from its transaction, or from the site that it was fetched from.  If a
+version has none (somebody copied the directory by hand), its record is counted from the files,
+once.
 """
 
 from __future__ import annotations

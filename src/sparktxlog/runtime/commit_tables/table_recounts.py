@@ -2,7 +2,7 @@
 
 A version has a record: its files with sizes and digests.  A recount reads every file and compares
 it with the record, and the record with those of other sites.  So it finds a changed file and a
-foreign commit here, and tells which site has another history.  A repair fetches the right file.
+foreign commit here, and says which site has another history.  A repair fetches the right file.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class TableRecounts:
     async def _ask_all(
         self, uuid: str, versions: Sequence[VersionFiles]
     ) -> tuple[dict[str, dict[int, VersionFiles]], dict[str, str]]:
-        """Return the records of the peers, by version, and why others did not tell theirs."""
+        """Return the records of the peers, by version, and why others did not send theirs."""
         found: dict[str, dict[int, VersionFiles]] = {}
         absent: dict[str, str] = {}
         if not versions:

@@ -1,4 +1,4 @@
-"""Leases of a donor: who may read which pinned files, and until when.
+"""Leases of a donor: rights to read pinned files for some time.
 
 Every request renews a lease, and a lease does not end during a request.  A timer ends expired
 leases.

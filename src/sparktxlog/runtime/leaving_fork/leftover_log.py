@@ -1,9 +1,9 @@
-"""Finds what is left of a log beside a new journal: the former journal was lost.
+"""Finds what is left of a log next to a new journal: the former journal was lost.
 
-A node without its journal would begin at position 1 again, and give positions that clients know
-already to other transactions.  So a node without peers does not start.  One with peers starts,
-takes nothing, and only joins a log that a peer has.  It founds none, not even with others that
-lost theirs (P21).
+A node without its journal would begin at position 1 again, and give other transactions positions
+that clients know already.  So a node without peers does not start.  One with peers starts, takes
+nothing, and only joins a log that a peer has.  It founds none, not even with others that lost
+theirs (P21).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _has_file(root: Path) -> bool:
 
 
 def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
-    """Return the error of a node without a journal beside the rest of a log."""
+    """Return the error of a node without a journal next to the rest of a log."""
     journal = config.data_dir / JOURNAL_NAME
     if config.peers:
         advice = (

@@ -1,4 +1,4 @@
-"""A node with another history gives way: what only it has is kept, then it joins again (P28).
+"""A node with another history yields: it keeps what only it has, then it joins again (P28).
 
 After `force` (P23) a stopped node may hold transactions that the kept log does not have.  It cannot
 follow with them, and they must not be cut off silently.  The steps are, each durable before the
@@ -76,7 +76,7 @@ class GaveWay:
     incarnation: int
     #: The queues are equal up to here.
     common: int
-    #: False: they may be equal further, but nobody keeps enough to tell.
+    #: False: they may be equal further, but nobody keeps enough to know.
     exact: bool
     #: Transactions that were kept: ordered here, accepted here, acquired from others.
     ordered: int
@@ -102,7 +102,7 @@ def quarantine_node(
     rejoin: bool = False,
     dry_run: bool = False,
 ) -> GaveWay:
-    """Keep what only this stopped node has, and let it join the asked node's log anew.
+    """Keep what only this stopped node has, and let it join the asked node's log again.
 
     Args:
         rejoin: Also if the queue here is the beginning of the other's: the node's promise is too
@@ -254,7 +254,7 @@ class _Act:
                     common=fork.common,
                 )
 
-    # -- giving way --------------------------------------------------------------------------------
+    # -- yielding ----------------------------------------------------------------------------------
 
     def _order(self, followed: Followed) -> JoinOrder:
         seat = followed.seats.get(self._config.node_id, 0)

@@ -66,7 +66,7 @@ def keep_uncompared(found: Uncompared) -> PutValue:
 def keep_dropped_runs(
     base: Foundation, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int
 ) -> Uncompared:
-    """Write to `log/quarantine` what a snapshot would drop of the journal, as of the start.
+    """Write to `log/quarantine` what a snapshot would drop of the journal as it was at the start.
 
     Fsynced; blocks.  A repeat adds nothing.
 

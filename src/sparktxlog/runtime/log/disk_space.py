@@ -18,7 +18,7 @@ class DiskSpace:
     Args:
         failed: Returns whether a write just failed because the disk was full.
         log_bytes: Returns the bytes of the log: of the journal, and of all.
-        held_by: Returns who keeps the log longer than its limits.
+        held_by: Returns what keeps the log longer than its limits.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ class Maintenance:
     limits: tuple[str, ...]
     #: Sites whose worker needs a copy from now on.
     overrun: tuple[str, ...]
-    #: Who keeps the log longer than the limits.
+    #: Workers, peers and copies that keep the log longer than the limits.
     held_by: tuple[str, ...]
 
 
@@ -136,7 +136,7 @@ class Pruning:
         self._counted_at = -1
         #: Earliest time of the next count in a periodic round, monotonic seconds.
         self._count_s = 0.0
-        #: Who kept the log longer than its limits in the last round.
+        #: Workers, peers and copies that kept the log longer than its limits in the last round.
         self.held_by: tuple[str, ...] = ()
         #: Endangered and overrun workers that were warned about.
         self._warned: set[str] = set()

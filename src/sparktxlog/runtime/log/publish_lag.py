@@ -97,8 +97,8 @@ class PublishLag:
     async def admit(self, timeout_s: float) -> float:
         """Wait until a new transaction may come, a second at most; return for how many seconds.
 
-        Not for more than half of its time: its client still waits for the answer then.  After a
-        wait another copy of it may have come.
+        The wait takes at most half of its time: its client still waits for the answer then.  After
+        a wait another copy of it may have come.
 
         Raises:
             BusyError, DiskFullError: Publishing is still too late; nothing happened (definite).

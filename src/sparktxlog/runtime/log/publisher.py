@@ -93,7 +93,7 @@ class Publisher:
         self._trimmed_at = (self._published, monotonic())
         self._changed = threading.Condition()
         self._ordered = self._published
-        #: The thread waits for this position, beside other things.
+        #: The thread waits for this position, among other things.
         self._awaited = self._published + 1
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -337,7 +337,7 @@ class Publisher:
         self._histories.append_reports(taken)
 
     def _append_rows(self) -> None:
-        if not self._has_lag:  # who reads it finds a table, before anything is behind
+        if not self._has_lag:  # readers find a table, before anything is behind
             self._histories.make("lag")
             self._has_lag = True
         while self._rows:

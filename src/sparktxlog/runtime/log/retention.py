@@ -190,7 +190,7 @@ def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
     return tuple(sorted(found)) or (f"position {last}",)
 
 
-# -- who holds the log -----------------------------------------------------------------------------
+# -- holders of the log ----------------------------------------------------------------------------
 
 
 class Holders:

@@ -1,1 +1,1 @@
-"""Who belongs to the cluster: founding, joining, epochs, addresses, standings."""
+"""Membership of the cluster: founding, joining, epochs, addresses, standings."""

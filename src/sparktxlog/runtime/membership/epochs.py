@@ -449,7 +449,7 @@ def _moved_places(config: NodeConfig, view: View, used: Mapping[str, str]) -> li
 
 
 def moved_since(config: NodeConfig, view: View, founded: Mapping[str, str]) -> bool:
-    """Return whether all nodes of a log that decided upon no address have other ones than at first.
+    """Return whether no address was decided upon and all nodes have other ones than at first.
 
     Args:
         founded: Node → its addresses when the log began.
@@ -495,7 +495,7 @@ def differences(config: NodeConfig, view: View, used: Mapping[str, str]) -> list
 
 
 def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
-    """Return the reason of a node's first phase, which no action of the core tells."""
+    """Return the reason of a node's first phase, which no action of the core says."""
     if phase is Phase.JOINING:
         members = ", ".join(member for member in view.members if member != node_id)
         return f"no member of epoch {view.epoch} at the start: waits for {members} to admit it"

@@ -86,9 +86,9 @@ def found(config: NodeConfig, values: Mapping[str, bytes]) -> list[PutValue]:
     The log uses this release's wire version from its first epoch on; nodes of an older release
     cannot found it together with this one (P31).
 
-    If one node founds a log, its name has a random part: a worker could not tell it from another
-    log of the same cluster and node otherwise.  If several nodes found a log, its name follows from
-    the cluster's name and its members, so that all know it before they meet.
+    If one node founds a log, its name has a random part: otherwise a worker could not distinguish
+    it from another log of the same cluster and node.  If several nodes found a log, its name
+    follows from the cluster's name and its members, so that all know it before they meet.
     """
     if INSTANCE in values or join_order(values) is not None:
         return []

@@ -14,8 +14,8 @@ does nothing: its state would not fit to the snapshot.
 A node that was away so long that nobody has the data of the runs it lacks begins with step 2; its
 own runs that are not in the queue stay.  A snapshot replaces its queue only if that is the
 beginning of the peer's (`ancestry`).  If it is not, the node halts, as at any fork, and `peer
-quarantine` keeps what only it has (P28).  If nobody can know any more, the node keeps what the
-snapshot drops, and its status says so (`unverified_history`).
+quarantine` keeps what only it has (P28).  If no node can decide that any more, the node keeps what
+the snapshot drops, and its status says so (`unverified_history`).
 """
 
 from __future__ import annotations

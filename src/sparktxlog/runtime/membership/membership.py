@@ -184,7 +184,7 @@ class Membership(GreetingNode):
         return True
 
     def shortfall(self, node_id: str, standing: Standing) -> str:
-        """Return in what a node shows less than before, as the core judges it (P30)."""
+        """Return what a node shows less of than before, as the core judges it (P30)."""
         return self._base.master.judge(node_id, standing)
 
     def is_blank(self, node_id: str) -> bool:

@@ -1,7 +1,7 @@
 """What this node knows for the verdict on losses: what each site holds, and which nodes vote.
 
-It follows from what this node holds and from what the others said in their last posts.  What a site
-accepted since its last post, only the site itself knows.
+It follows from what this node holds and from what the others said in their last posts.  Only the
+site itself knows what it accepted since its last post.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SitesData:
         return SiteData.of(self._base.kept_after.value, self.commit_tables.lacking())
 
     async def watch(self) -> None:
-        """Send the peers soon what changed of what this site holds; until cancelled."""
+        """Send the peers soon what changed in what this site holds; until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if (own := self.own()) != self._sent:

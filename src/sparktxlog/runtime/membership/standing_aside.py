@@ -43,7 +43,7 @@ class StandingAside:
         self.paces: dict[str, SitePace] = {}
         #: Whether this node stands aside.
         self.aside = False
-        #: What the core was told last.
+        #: What was passed to the core last.
         self._told: frozenset[NodeId] = frozenset()
 
     def own(self) -> SitePace:

@@ -203,7 +203,7 @@ class Replicas:
     def take_recount(self, recount: Recount) -> list[Write]:
         """Add the result of a full scan of this site's replica; return the writes that keep it.
 
-        **After calling**: have the replica's newest report judged anew, by `accept`.
+        **After calling**: have the replica's newest report judged again, by `accept`.
         """
         wrong = sorted(name for name, table in recount.tables.items() if not table.sound)
         (_log.error if wrong else _log.info)(
@@ -276,7 +276,8 @@ class Replicas:
         for position, batch in list(self._batches.items())[::-1]:
             if _same_tables(batch, report) and position < report.position:
                 break
-            # Of a former lake, or of tables that a copy replaced: versions mean something else now.
+            # It is of a former lake, or of tables that a copy replaced: versions mean something
+            # else now.
             del self._batches[position]
         self._batches[report.position] = report
         writes = self._keep_points()
@@ -405,7 +406,7 @@ class Replicas:
         return _at_most(self._positions(copies, still=copies == 0), copies)
 
     def passed(self, copies: int) -> int:
-        """Return the same; those count, too, that have passed it while tables there stand still."""
+        """Return the same; sites that have passed it while tables there stand still count, too."""
         return _at_most(self._positions(copies, still=True), copies)
 
     def passed_by(self, position: int, copies: int) -> dict[str, dict[str, str]]:
@@ -454,7 +455,7 @@ class Replicas:
         return self._states[node_id]
 
     def latest_own(self, now: int) -> list[WorkerReport]:
-        """Return the newest report of this site's worker, with its age, for a peer that is new."""
+        """Return the newest report of this site's worker, with its age, for a new peer."""
         own = self.own()
         if own is None:
             return []
@@ -482,7 +483,7 @@ class Replicas:
     def refuse_diverged(self) -> None:
         """Refuse to show an own replica that differs from the log.
 
-        One that says which tables differ is shown: who reads one of these is told.
+        One that says which tables differ is shown: readers of these tables are informed.
 
         Raises:
             DivergedError: With the reason, such as the version of another writer (definite).

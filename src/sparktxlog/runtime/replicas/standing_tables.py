@@ -19,7 +19,7 @@ from sparktxlog.storage.log_tables.kept_rows import read_rows
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 _QUEUE = "synchronized_queue"
-#: Of a larger run it is not looked up which tables it writes to.
+#: The tables that a larger run writes to are not looked up.
 _MOST_LOOKED_UP = 10_000
 
 

@@ -1,9 +1,9 @@
 """Shares of a node's resources: each belongs to a token, and no token can take all of one.
 
-Who asks has the name of its token (`asks`), never the token itself.  The rule of every budget: a
-token may have twice what it leaves free, or one piece if it has nothing.  So one greedy token gets
-two thirds, two get two fifths each, and something is left for others, however many tokens there
-are.
+A budget knows the requester by the name of its token (`asks`), never by the token itself.  The rule
+of every budget: a token may have twice what it leaves free, or one piece if it has nothing.  So one
+greedy token gets two thirds, two get two fifths each, and something is left for others, however
+many tokens there are.
 
 All methods belong to the event loop.
 """
@@ -68,7 +68,7 @@ class Budget:
         return left >= 0 and (not mine or mine + amount <= 2 * left)
 
     def take(self, amount: int = 1, holder: str | None = None) -> str:
-        """Take so much for a token, by default that of whoever asks; return its name for `give`.
+        """Take so much for a token, by default that of the requester; return its name for `give`.
 
         Raises:
             ShareUsedUpError: It has its share (definite).
@@ -82,7 +82,7 @@ class Budget:
         return holder
 
     def keep(self, holder: str, amount: int) -> None:
-        """Count once more what a token has; who took it gives it back before the next await."""
+        """Count once more what a token has; the caller gives it back before the next await."""
         self._held[holder] += amount
 
     def give(self, holder: str, amount: int = 1) -> None:
@@ -126,10 +126,10 @@ class Budget:
 
 
 class Kept:
-    """What of a budget belongs to pieces of work, each until it ends or nobody goes on with it.
+    """Parts of a budget for pieces of work, each until it ends or nobody goes on with it.
 
     Args:
-        budget: Of what.
+        budget: The budget that the parts are of.
         expiry_s: Seconds after which unfinished work ends.
         expired: Called with the name of work that ended so.
     """
@@ -228,7 +228,7 @@ class Budgets:
             budget.show(metrics)
 
     def kept(self, budget: Budget, expired: Callable[[str], object]) -> Kept:
-        """Return who keeps what of a budget, until `close`; it calls `expired` as `Kept` says."""
+        """Return a `Kept` of a budget, open until `close`; it calls `expired` as `Kept` says."""
         self._kept.append(Kept(budget, self._expiry_s, expired))
         return self._kept[-1]
 

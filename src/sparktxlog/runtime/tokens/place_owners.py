@@ -1,8 +1,9 @@
-"""Places where clients put files before the log has them, and whose token asked for each.
+"""Places where clients put files before the log has them, and the token that asked for each.
 
 A place is the directory of a commit table that is to be created, by its UUID, or that of a
 transaction's uploads, by its id.  Only the token that asked for it may write there, and make it a
-part of the log; operators may look.  Who may write the file system directly needs no node for that.
+part of the log; operators may look.  A program that may write the file system directly needs no
+node for that.
 
 The journal keeps the owners, so that a restart frees no place.  There are `MOST` of them; then the
 token that has most loses one, so that no token can free those of others.
@@ -35,7 +36,7 @@ class PlaceOwners:
 
     def __init__(self, saved: Mapping[str, bytes], executor: Executor) -> None:
         self._executor = executor
-        #: Place → its number among the named values, and whose it is.
+        #: Place → its number among the named values, and its owner.
         self._owned: dict[str, tuple[int, str]] = {}
         for number, value in ring_values(_PREFIX, saved):
             place, owner = msgspec.msgpack.decode(value, type=tuple[str, str])
@@ -44,7 +45,7 @@ class PlaceOwners:
         self._free = [number for number in range(MOST) if number not in taken]
 
     async def take(self, place: str) -> None:
-        """Let a place be of who asks, durably; without tokens it is anybody's.
+        """Give a place to the requester, durably; without tokens it is anybody's.
 
         Raises:
             ForbiddenError: It is another token's (definite).
@@ -75,7 +76,7 @@ class PlaceOwners:
             await self._put(number, b"")
 
     def check(self, place: str, *, writes: bool = True) -> None:
-        """Let who asks use a place, or raise.
+        """Let the requester use a place, or raise.
 
         Args:
             writes: It puts something there, or makes the log name it.
