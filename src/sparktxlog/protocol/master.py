@@ -209,7 +209,7 @@ class Master:
         return self._queue.effects.tables
 
     def writes(self, table: str) -> TableWrites:
-        """Return what was written to a table as of this node's position."""
+        """Return what was written to a table up to this node's position."""
         return self._queue.writes.of(table)
 
     @property
@@ -453,7 +453,7 @@ class Master:
     def _speaks(self, node: str, incarnation: int) -> bool:
         """Return whether a node's messages count: not those of a node that only wants to join.
 
-        It may come back as it was, if the disk that it had been looked for is found.
+        It may come back as it was, if its former disk is found.
         """
         seat = self.view.seat(node)
         return seat is None or incarnation <= seat.incarnation
@@ -590,8 +590,8 @@ class Master:
                 suspicion.expect(self.view.members, now)
         for node, standing in self._standings.take(writes=self._outbox.persists):
             self._outbox.persist(PersistStanding(node=NodeId(node), standing=standing))
-        # Who never was a member lets no counter out.  What it reserved would tell no time: its
-        # counter follows no clock (C3).
+        # A node that never was a member lets no counter out.  What it reserved would say no time:
+        # its counter follows no clock (C3).
         promises = self._current.is_member or self._counter.reserved > 0
         reserved = self._counter.reservation() if promises else None
         if reserved is not None:
@@ -728,7 +728,7 @@ class Master:
         mine = [run for run in runs if (run.header.origin, run.header.incarnation) == own]
         kept = [run for run in runs if run.header.epoch == epoch]
         if not self._current.is_member:
-            # What it holds of others a promise or a flush may have shown (P16).
+            # A promise or a flush may have shown what it holds of others (P16).
             return mine + [run for run in kept if run.header.origin != self._config.node_id]
         old = [run for run in mine if run.header.epoch < epoch]
         for run in sorted(old, key=lambda run: run.header.seq):

@@ -1,1 +1,1 @@
-"""What follows from the synchronized queue alone: outcomes, tables, who wrote to them last."""
+"""What follows from the synchronized queue alone: outcomes, tables, the last writes to them."""

@@ -24,7 +24,7 @@ class CommitFold:
     """The commit tables at the end of the queue.
 
     Args:
-        tables: As of the end of the queue; dropped ones too.
+        tables: Those at the end of the queue; dropped ones too.
     """
 
     __slots__ = ("_by_name", "_by_uuid", "_changed", "_fresh", "tables")
@@ -106,7 +106,7 @@ class CommitFold:
         self._changed[commit.uuid] = None
 
     def _rename(self, uuid: str, name: str, position: int) -> None:
-        """Give a table another name; its newest version stays that of who committed it."""
+        """Give a table another name; its newest version keeps its committer."""
         table = self._by_uuid[uuid]
         del self._by_name[table.name.lower()]
         self._by_name[name.lower()] = uuid

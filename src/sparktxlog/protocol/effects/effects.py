@@ -10,7 +10,7 @@ create an identical table again is a commit without effect.  A create counts for
 and later ones, a change of a table, also its drop, for later ones.  A table that is created after a
 drop of its name is another one: schema versions and writes of the name go on.  A prepared
 transaction is judged twice: where it is ordered, and where its last participant says YES (P35).
-Commit tables are beside all these: `commits` (P36).
+Commit tables are not among these: see `commits` (P36).
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one only
 in a run that creates or changes tables, has marks or commits, or does not fit.
@@ -55,7 +55,7 @@ class Effects:
         tables: As they came into being, changed and were dropped, in this order.
         older_ids: Looks up ids before those positions.
         window_us: Log time, microseconds, for which an id is known at least.
-        writes: Who wrote to the tables last; None = nobody counts it.
+        writes: The last writes to the tables; None = nobody counts them.
         marking: Knows what is prepared and undecided; None = nothing is.
         commits: Knows the commit tables; None = there are none.
     """
@@ -268,7 +268,7 @@ class Effects:
         """Take in a mark; the last YES lets its transaction take effect in this place (P35).
 
         Args:
-            position: Where the run starts.
+            position: Start of the run.
             written: Tables that the run wrote to; those of the transaction are added.
 
         Returns:
@@ -323,7 +323,7 @@ class Effects:
     ) -> Rejection | None:
         """Return why commits cannot name their tables: one name is that of a row table (P36).
 
-        Row tables count that there were before the transaction, and those that it creates.
+        Those row tables count that existed before the transaction, and those that it creates.
         """
         for commit in commits:
             if commit.name:

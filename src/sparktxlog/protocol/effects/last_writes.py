@@ -1,4 +1,4 @@
-"""Who wrote to which table last, and which conditions that breaks (protocol P27).
+"""The last writes to each table, and the conditions that they break (protocol P27).
 
 Part of the effects: what is known here follows from the queue alone, so every site rejects
 the same transactions.  A run costs O(tables that it touches); its transactions are counted, not
@@ -16,9 +16,9 @@ from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.protocol.messages.posts import Rejection
 
-#: Table and what was written to it, as of the run that wrote.
+#: Table and what was written to it, at the end of the run that wrote.
 Written = tuple[tuple[str, TableWrites], ...]
-#: Told a condition, where its run starts and its index; returns why it does not hold.
+#: Takes a condition, the start of its run and its index; returns why it does not hold.
 Broken = Callable[[Condition, int, int], Rejection | None]
 _Touched = dict[str, tuple[int, ...] | None]
 
@@ -27,7 +27,7 @@ class LastWrites:
     """Writes to the tables of the queue, as far as they count.
 
     Args:
-        writes: By table, as of the end of the queue.
+        writes: By table, at the end of the queue.
         window: Positions for which a read counts.
     """
 
@@ -63,7 +63,7 @@ class LastWrites:
 
         Args:
             rejected: By index; what loses is added.
-            broken: Told a condition, where its run starts and its index; returns why it does not
+            broken: Takes a condition, the start of its run and its index; returns why it does not
                 hold, None if it does.
         """
         touched = _touched(facts.touches)

@@ -30,7 +30,7 @@ class Marking:
     """The undecided transactions at the end of the queue.
 
     Args:
-        undecided: As of the end of the queue.
+        undecided: Those at the end of the queue.
     """
 
     __slots__ = ("_by_id", "_changed", "_earliest", "_fresh", "_size_bytes", "_verdicts")

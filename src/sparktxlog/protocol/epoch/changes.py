@@ -20,7 +20,7 @@ _MOST_VOIDS = 64
 
 
 class Changes:
-    """At most one change at a time, beside void runs; a change is done when a view has it."""
+    """At most one change at a time, apart from void runs; a change is done when a view has it."""
 
     __slots__ = ("_outbox", "_request", "_voids")
 

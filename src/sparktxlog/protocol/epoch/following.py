@@ -72,7 +72,7 @@ class Following:
             counter: What this node would promise.
         """
         view, base = self._current.view, self._queue.base
-        # What of a tail came and waits behind the queue is not asked for again.
+        # The part of a tail that came and waits after the queue is not asked for again.
         ahead = self._queue.ahead
         known, urgent = (view, wanted, base.position), False
         if known != self._known:
@@ -91,7 +91,7 @@ class Following:
             most = self._patience_us if view.seat(self._config.node_id) else _SEATLESS_US
             self._pause_us = min(2 * self._pause_us, max(most, self._config.retry_us))
             self._turn += 1
-        # Progress is told soon: it may be near enough now.
+        # Progress is reported soon: it may be near enough now.
         soon = self._joined_at + self._config.retry_us // 8
         progress = base.position > self._joined_base and now >= soon
         if not self._current.is_member and (due or progress):
@@ -121,7 +121,8 @@ class Following:
         others = [member for member in members if member != self._config.node_id]
         if not others:
             return
-        # On schedule another one each time, the known holder first; on progress the one it is from.
+        # On schedule it asks another one each time, the known holder first; on progress the one
+        # that it is from.
         turn = others[self._turn % len(others)]
         node = self.source if not due and self.source in others else turn
         if due and self.holder in others and (urgent or self._turn % 2):

@@ -151,7 +151,7 @@ class Admission:
             del self._asking[NodeId(node)]
 
     def has_no_older_log(self, node: NodeId, view: View, position: int, now: int) -> bool:
-        """Return whether a place asks to be admitted anew, and has no queue where none is here.
+        """Return whether a place asks to be admitted again, and has no queue where none is here.
 
         Args:
             position: End of the queue here.
@@ -179,7 +179,7 @@ class Admission:
             self._tried.setdefault(node, 0 if asking is None else asking.lacks)
 
     def bar(self, nodes: Iterable[str], now: int) -> None:
-        """Do not admit nodes for a while that failed to flush: each attempt stops everybody.
+        """For a while, do not admit nodes that failed to flush: each attempt stops everybody.
 
         The time grows with each failure.  One that gained by the attempt is tried again soon: so
         the members go at its pace until it has caught up.

@@ -94,7 +94,7 @@ class CurrentEpoch:
 
     @property
     def wish(self) -> str:
-        """What this node wants that is no member."""
+        """What this node, which is no member, wants."""
         if self._config.node_id in self.spared():
             return "stands aside until its disk is quick again"
         return "asks to be admitted again"
@@ -112,7 +112,7 @@ class CurrentEpoch:
 
     @property
     def told_view(self) -> View:
-        """View as others are told it: what the epoch began with, no member repeats."""
+        """View in the form that others get: no member repeats what the epoch began with."""
         return self.view.settled if self.is_member else self.view
 
     def state(self) -> MemberState | None:

@@ -55,7 +55,7 @@ class Intent:
     synchro_rule: str = ""
     #: Digests of runs that must not be void, because a member holds them (P32).
     vetoed: frozenset[bytes] = frozenset()
-    #: The version in force can be raised, if all who vote promise in time (P31).
+    #: The version in force can be raised, if all voters promise in time (P31).
     raises: bool = False
 
 
@@ -90,7 +90,7 @@ class Proposer:
         self.intent = intent
         self.stage = Stage.PREPARE
         self.candidate: View | None = None
-        #: Whose queue reaches the candidate's base; empty for a value that was flushed before.
+        #: Node whose queue reaches the candidate's base; empty for a value that was flushed before.
         self.holder = NodeId("")
         self.flushed: set[str] = set()
         #: Runs that the candidate makes void, and refused requests with their reasons (P32).
@@ -153,7 +153,7 @@ class Proposer:
         members = self.candidate.members
         if not members:
             return False  # a roster without any of those that hold the log
-        if not self.candidate.voided:  # that is asked of each: who holds the run must say so
+        if not self.candidate.voided:  # that is asked of each: a holder of the run must say so
             told = [p for p in self._promises.values() if self.is_to_be(p)]
             self.flushed = {p.sender for p in told if p.state and queue.is_held(p.state)}
         self._heard = dict.fromkeys(members, now)
@@ -174,7 +174,7 @@ class Proposer:
     def _objection(self, void: Voided, queue: FinalQueue) -> str:
         """Return why a run must not be void, empty = no objection (P32)."""
         states, header = self._states(), void.header
-        # Who asks to join comes back without its memory.
+        # A node that asks to join comes back without its memory.
         gone = set(void.without) | self.intent.joiners.keys()
         silent = set(self.view.members) - states.keys() - gone
         if silent:
@@ -202,9 +202,9 @@ class Proposer:
     def _awaited(self, now: int) -> set[NodeId]:
         """Return the nodes whose promises are still waited for.
 
-        Those who say what they hold: members, and for less long nodes to admit, since what these
-        do not say now the flush asks for.  For as long the other voters, if the version in force
-        stays as it is without their word.
+        These are the nodes that say what they hold: members, and for a shorter time nodes to admit,
+        since the flush asks for what these do not say now.  The other voters are waited for as long
+        as nodes to admit, if the version in force stays as it is without their word.
         """
         view, waited = self.view, now - self._since
         nodes = set[NodeId]()
@@ -220,8 +220,8 @@ class Proposer:
     def _given_up(self) -> frozenset[str]:
         """Return the members that are not waited for.
 
-        Where runs are to be void, also suspects must say what they hold: they may be suspected
-        only because they lack those runs, as all do (P32).
+        Where runs are to be void, suspects too must say what they hold: they may be suspected only
+        because they lack those runs, as all do (P32).
         """
         voids = [void for promise in self._promises.values() for void in promise.voids]
         if not voids:
@@ -231,8 +231,8 @@ class Proposer:
     def _binding_vote(self) -> Vote | None:
         """Return the highest vote (P15), unless it names runs that cannot be and binds nobody (C3).
 
-        It binds as long as a value may be decided: as long as those who are not known never to
-        have voted in this epoch may be a majority.  Who promised votes in no lower ballot.
+        It binds as long as a value may be decided: as long as the nodes that are not known never to
+        have voted in this epoch may be a majority.  A node that promised votes in no lower ballot.
         """
         vote = self._highest_vote()
         if vote is None or self._fits(vote.view.tail):
@@ -292,7 +292,7 @@ class Proposer:
     def is_to_be(self, message: Promise | Flushed) -> bool:
         """Return whether a node has the incarnation that the candidate admits.
 
-        One that asked to join may have found the disk again that it had, and be what it was.
+        A node that asked to join may have found its former disk again, and be what it was.
         """
         candidate = self.candidate
         return candidate is not None and candidate.is_current(message.sender, message.incarnation)
@@ -349,7 +349,7 @@ class Proposer:
     def silent(self, now: int) -> frozenset[str]:
         """Return the members-to-be that were silent for too long (P16).
 
-        Also those that are done: one of them may alone have had what the others lack.
+        Those that are done are included: one of them may alone have had what the others lack.
         """
         if self.stage is not Stage.FLUSH:
             return frozenset()
@@ -364,7 +364,7 @@ class Proposer:
         return self.intent.joiners.keys() & set(self.unanswered())
 
     def _until(self, node: NodeId) -> int:
-        """Return how long a joiner has time for its flush."""
+        """Return how much time a joiner has for its flush."""
         since, patience = self._since, self._patience_us
         (began, lacked), (at, lacks) = self._lacking.get(node, ((0, 0), (0, 0)))
         done, most = lacked - lacks, since + _JOINERS_TIME * patience

@@ -21,9 +21,9 @@ class Rest:
         self._most_us = most_us
         #: Until when it waits; None = it did not in this epoch.
         self._by: int | None = None
-        #: Whether the shell shall tell when it has nothing to do.
+        #: Whether the shell shall report when it has nothing to do.
         self.wanted = False
-        #: True: it has told so in this batch.
+        #: True: it has reported so in this batch.
         self.here = False
 
     def entered(self) -> None:

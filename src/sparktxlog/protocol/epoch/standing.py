@@ -34,9 +34,9 @@ _PACE_US = 10_000_000
 
 
 def shortfall(shown: Standing, known: Standing) -> str:
-    """Return in what a node shows less than before this start, empty = nothing."""
+    """Return what a node shows less of than before this start, empty = nothing."""
     if not (shown.start or known.start) or shown.incarnation > known.incarnation:
-        return ""  # who once said how often it was started always says it
+        return ""  # a node that once said how often it was started always says it
     if shown.incarnation < known.incarnation:
         return f"incarnation {shown.incarnation}, before {known.incarnation}"
     if known.is_blank and not shown.is_blank:
@@ -127,7 +127,7 @@ class Standings:
         Args:
             view: This node's.
             key: Of the end of the queue here.
-            held: Up to which number runs of the node are durable here.
+            held: Number up to which runs of the node are durable here.
         """
         known, seat = self._known.get(peer), view.seat(peer)
         if shown.start and seat is not None and shown.incarnation < seat.incarnation:
@@ -187,8 +187,8 @@ class Standings:
     def said(self, message: EpochMessage, here: int) -> None:
         """Take in what a part of an epoch decision shows of its sender.
 
-        Not what a question says: it leaves before the sender's own answer is durable.  Nor an
-        answer of a later epoch than this node's: it asked nothing there.
+        What a question says does not count: it leaves before the sender's own answer is durable.
+        Nor does an answer of a later epoch than this node's: it asked nothing there.
 
         Args:
             here: This node's epoch.

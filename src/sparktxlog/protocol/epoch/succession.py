@@ -127,10 +127,10 @@ class Succession:
         self.raising = Raising(
             config.node_id, config.newest, 8 * self.patience_us, current.view, now
         )
-        #: Node → when it was last told the view, or asked for its.
+        #: Node → when the view was last sent to it, or its view was asked for.
         self._answered_at: dict[str, int] = {}
         self.tails = TailRequests(outbox, 2 * self.patience_us)
-        #: Nodes of which a message was refused in this epoch, and what for: told once each.
+        #: Nodes of which a message was refused in this epoch, and why: each is reported once.
         self._refused: set[tuple[NodeId, str]] = set()
 
     def entered(self, now: int) -> None:
@@ -191,7 +191,7 @@ class Succession:
         ):
             return f"a view of wire version {message.view.version}: install a newer release here"
         if isinstance(message, Accept) and accepted and message.candidate == accepted.view:
-            limit = None  # what it voted for it votes for again
+            limit = None  # it votes again for what it voted for
         return misfit(message, max(self._seen, self.voter.promised.number), limit)
 
     def _tell_refused(self, node: NodeId, wrong: str) -> None:
@@ -538,7 +538,7 @@ class Succession:
         assert candidate is not None
         told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
         for node in sorted(node for node in told - {own} if self.raising.reads(node, candidate)):
-            # Who voted for it has it.
+            # A node that voted for it has it.
             decide = self._decide(candidate.settled if node in proposer.accepted else candidate)
             self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))
             self._answered_at[node] = now  # votes on their way need no answer
@@ -548,7 +548,7 @@ class Succession:
     def _drive(self, proposer: Proposer, now: int) -> Outcomes:
         """Advance the own ballot as far as answers and time allow."""
         if proposer.stage is Stage.PREPARE and proposer.is_ripe(self._config.node_id, now):
-            # What came beside its streams since it asked is in the own promise, too.
+            # What came outside its streams since it asked is in the own promise, too.
             promise = yield from self._promised(proposer.ballot)
             proposer.take_promise(promise)
             chosen = proposer.choose(now)
@@ -668,7 +668,7 @@ class Succession:
         return leaving if self._config.auto_evict else frozenset()
 
     def _left_out(self, overdue: frozenset[NodeId], now: int) -> frozenset[NodeId]:
-        """Return who is left out and votes on that: a member of no use that an operator acts on.
+        """Return the members left out that vote on it: of no use, and an operator acts on them.
 
         Without an operator its votes decide nothing: of two it may be the one that is right (C3).
         """
@@ -677,9 +677,9 @@ class Succession:
     def _unheard(self, now: int) -> list[NodeId]:
         """Return the places of the configured first epoch that keep the log from going on (P29).
 
-        Who was never heard may be the one that has the log, and this node one that lost its disk.
-        Only an operator, who takes its place away, can say that it is not so; or the node itself,
-        which asks to be admitted anew, and has no queue either.
+        A node that was never heard may be the one that has the log, and this node one that lost its
+        disk.  Only an operator can say that it is not so, by taking its place away; or the node
+        itself can, if it asks to be admitted again, and has no queue either.
         """
         position = self._queue.position
         view, roster = self._current.view, self.changes.roster

@@ -1,9 +1,9 @@
 """Which members are missing, and whether an epoch change may start (protocol P13).
 
-A member is *suspected* as soon as its link broke, as soon as another node complains of it whom this
-node does not hear either, or when an answer that it owes is late; it is *overdue* once it was also
-tried directly for a while.  Only then, and only with a vote quorum and
-a data quorum answering probes, an epoch change is started: starting wedges.
+A member is *suspected* as soon as its link broke, as soon as another node complains of it and this
+node does not hear it either, or when an answer that it owes is late; it is *overdue* once it was
+also tried directly for a while.  Only then, and only with a vote quorum and a data quorum answering
+probes, an epoch change is started: starting wedges.
 """
 
 from __future__ import annotations
@@ -129,16 +129,16 @@ class Suspicion:
         self._start_us = start_us
         self._patience_us = patience_us
         self._watched: defaultdict[str, _Watched] = defaultdict(_Watched)
-        #: Node → (when it answered the last probe, whom it hears).
+        #: Node → (when it answered the last probe, nodes that it hears).
         self._answers: dict[str, tuple[int, frozenset[str]]] = {}
-        #: All that those who answered hear.
+        #: All nodes that the answering nodes hear.
         self._heard: frozenset[str] = frozenset()
-        #: Node → how long it counts that it complained of this node.
+        #: Node → how long its complaint of this node counts.
         self._deaf: dict[str, int] = {}
         #: Nodes that transactions wait for, and the end of the queue then.
         self._lacking: set[NodeId] = set()
         self._position = -1
-        #: Number of the last probe, and the pause behind it; grows while nothing comes of it.
+        #: Number of the last probe, and the pause after it; grows while nothing comes of it.
         self.number = 0
         self._pause_us = patience_us // 4
         self.probe_at = now
@@ -190,7 +190,7 @@ class Suspicion:
             del self._watched[node]
 
     def promised(self, lacking: Mapping[NodeId, int], position: int, now: int) -> None:
-        """Note whose usable promise does not reach the first run that waits, and what it is."""
+        """Note nodes whose usable promise does not reach the first waiting run, and the promise."""
         if not self._timeout_us or not (lacking or self._lacking):
             return
         moved, self._position = position != self._position, position
@@ -297,9 +297,9 @@ class Suspicion:
         return node in self._heard
 
     def hears(self, now: int) -> tuple[NodeId, ...]:
-        """Return whom this node heard a short while ago, for answers to probes.
+        """Return the nodes that this node heard a short while ago, for answers to probes.
 
-        Not whose promise is of no use: what is heard of it helps nobody.
+        Those whose promise is of no use are left out: what is heard of them helps nobody.
         """
         return tuple(
             NodeId(node)
@@ -331,7 +331,7 @@ class Suspicion:
         """Return whether an epoch change can succeed with those that answer (P13).
 
         Args:
-            voting: Of the absent, those whose votes count all the same.
+            voting: Absent nodes whose votes count all the same.
         """
         answering = self.responders(now)
         present = answering.difference(absent)
@@ -354,7 +354,7 @@ class Suspicion:
 
     @property
     def _window_us(self) -> int:
-        """How long an answer to a probe counts: until the one behind it is due, and answered."""
+        """How long an answer to a probe counts: until the one after it is due, and answered."""
         return self._patience_us + self._pause_us
 
     def next_deadline(self, members: Iterable[NodeId], now: int) -> int | None:

@@ -51,7 +51,7 @@ def outvoted(states: Mapping[NodeId, MemberState]) -> set[NodeId]:
     """Return the members that name a run otherwise than more of the others do (P10).
 
     An origin gave its number twice: a copy of its data directory ran in its place.  If as many name
-    either, the later one counts.
+    the one as the other, the later one counts.
     """
     counting, wrong = dict(states), set[NodeId]()
     while torn := _first_torn(counting):
@@ -75,7 +75,7 @@ def _first_torn(states: Mapping[NodeId, MemberState]) -> tuple[NodeId, int] | No
 
 
 def _waiting(states: Mapping[NodeId, MemberState]) -> Iterator[tuple[NodeId, RunHeader]]:
-    """Yield the acquired runs after the longest queue, and who names them."""
+    """Yield the acquired runs after the longest queue, and the members that name them."""
     marks = states[_holder(states)].watermarks if states else {}
     for node, state in states.items():
         for run in state.acquired:

@@ -33,7 +33,8 @@ class ActionStream(Generic[_T]):
     """Actions that wait to be carried out.
 
     Args:
-        durable: Types, beside the core's `Persist…`, whose items are written before later items.
+        durable: Types, in addition to the core's `Persist…`, whose items are written before later
+            items.
         max_batch: Most items of one batch.
     """
 

@@ -225,7 +225,7 @@ class TellOrdered:
 
     entries: tuple[QueueEntry, ...]
     #: How many members are known to hold each of them; more may.  A synchronous run that was to
-    #: have more is told as late (P34).
+    #: have more is reported as late (P34).
     copies: int = 1
 
 
@@ -236,7 +236,7 @@ class TellRejected:
     ticket: int
     code: str
     text: str
-    #: Of what was withdrawn with another run of its session: the first id of that (P34).
+    #: First id of the other run of its session with which this one was withdrawn (P34).
     rests_on: bytes = b""
 
 

@@ -76,7 +76,7 @@ class Standing:
 
     @property
     def binds_nothing(self) -> bool:
-        """Whether others cannot rely on this state: at most the node was told of an epoch."""
+        """Whether others cannot rely on this state: at most the node heard of an epoch."""
         return self._keeps_nothing and (self.epoch <= 1 or not self.counter)
 
     @property

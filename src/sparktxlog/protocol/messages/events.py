@@ -24,8 +24,8 @@ class RunSubmitted:
     facts: RunFacts
     session: str | None = None
     #: Wall clock when it was accepted, microseconds since 1970 UTC; counts only for a synchronous
-    #: run, whose patience does not begin anew with a restart (P34).  None: it was accepted under an
-    #: earlier incarnation, may have had a stamp there, and so is not held back or withdrawn.
+    #: run, whose patience does not begin again with a restart (P34).  None: it was accepted under
+    #: an earlier incarnation, may have had a stamp there, and so is not held back or withdrawn.
     submitted_at: int | None = 0
     #: It stays if a run before it in its session is withdrawn (P34).
     stands_alone: bool = False

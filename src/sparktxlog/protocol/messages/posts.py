@@ -27,7 +27,7 @@ class RunHeader:
     digest: bytes
     #: Bytes of the payload container (manifest and inline rows), without staged files.
     size_bytes: int
-    #: Bytes of staged files that must be fetched beside it; 0 = all inline.
+    #: Bytes of staged files that must be fetched as well; 0 = all inline.
     staged_bytes: int = 0
 
     @property
@@ -162,7 +162,8 @@ class Rejection:
     #: Of a stale schema: the table, and the position of the last write to it.
     table: str | None = None
     winner: int | None = None
-    #: Of a commit that lost (P36): the newest version of its table, and who committed that.
+    #: Of a commit that lost (P36): the newest version of its table, and the transaction that
+    #: committed that.
     version: int | None = None
     winner_id: bytes | None = None
 
@@ -175,7 +176,7 @@ class Verdict:
     #: Where it was ordered.
     position: int
     #: Index of the mark that decides it: if it is committed, it takes effect in the place of that.
-    #: Of one that expired 0: it is decided before the run.
+    #: It is 0 for one that expired: that one is decided before the run.
     index: int
     #: Why it takes no effect; None = it is committed.
     rejection: Rejection | None = None

@@ -114,7 +114,7 @@ class OlderIds(Protocol):
     def find(self, ids: bytes, after: int) -> Sequence[tuple[int, int]]:
         """Return (index, first position after `after`) of the 16-byte ids found there.
 
-        Ascending by index.  Only asked for runs that were ordered very late; may block.
+        Ascending by index.  It is only asked for runs that were ordered very late; it may block.
         """
         ...
 
@@ -154,11 +154,11 @@ class RecoveredState:
     #: Repeats among them: (position, first position of its id), ascending.
     repeats: Sequence[tuple[int, int]] = ()
     older_ids: OlderIds = field(default_factory=NoOlderIds)
-    #: By table: what was written to it, as of the base (P27).
+    #: By table: what was written to it, up to the base (P27).
     writes: Mapping[str, TableWrites] = field(default_factory=dict)
-    #: Prepared transactions that are undecided as of the base (P35).
+    #: Prepared transactions that are undecided at the base (P35).
     undecided: Sequence[Undecided] = ()
-    #: Commit tables as of the base, dropped ones too (P36).
+    #: Commit tables at the base, dropped ones too (P36).
     commit_tables: Sequence[CommitTable] = ()
     #: The greatest standing of each other node; a missing node was never heard (P30, P29).
     standings: Mapping[str, Standing] = field(default_factory=dict)

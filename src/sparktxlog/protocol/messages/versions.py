@@ -60,7 +60,7 @@ class Raising:
         self._newest[node] = newest
 
     def reads(self, node: str, view: View) -> bool:
-        """Return whether a node can read a view, as far as its link tells."""
+        """Return whether a node can read a view, as far as its link shows."""
         return not 0 < self._newest.get(node, 0) < view.version
 
     @property
@@ -82,8 +82,8 @@ def raised(before: View, candidate: View, spoken: Mapping[NodeId, int], proposer
         before: View of the epoch that ends.
         candidate: The next one.
         spoken: Newest version of each node that promised.  A vote of a node that does not know
-            the field would lose it, so who did not promise keeps the version as it is.
-        proposer: Who writes the candidate; it may have no vote, and lose its place by it.
+            the field would lose it, so a node that did not promise keeps the version as it is.
+        proposer: Node that writes the candidate; it may have no vote, and lose its place by it.
     """
     voters = {seat.node_id for seat in before.roster if seat.weight > 0}
     wanted = voters | deciders(candidate) | {proposer}

@@ -54,8 +54,8 @@ def holders(run: Run, peers: Sequence[Peer]) -> int:
 def copies_needed(run: Run, peers: Sequence[Peer], quorum: int) -> int:
     """Return how many members hold a run before it is appended (P7).
 
-    Of a synchronous run so many as it was accepted with (P34), or all, if there are fewer members:
-    it was stamped when there were more.
+    A synchronous run needs as many as it was accepted with (P34), or all, if there are fewer
+    members: it was stamped when there were more.
     """
     if run.facts is None or run.facts.copies <= quorum:
         return quorum

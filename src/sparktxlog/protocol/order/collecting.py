@@ -186,7 +186,7 @@ class Collecting:
         return header.epoch == self._config.epoch and header.incarnation == incarnation
 
     def keep_early(self, stream: Stream, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Keep a run beside its stream: its predecessors are missing, or this node is frozen.
+        """Keep a run outside its stream: its predecessors are missing, or this node is frozen.
 
         Returns:
             Whether it is to be persisted.
@@ -224,7 +224,7 @@ class Collecting:
         run = stream.get(header.seq)
         held = stream.early.get(header.seq) if run is None else run
         if held is not None and held.header.epoch < header.epoch:
-            stream.truncate(header.seq - 1)  # its origin stamped it anew meanwhile (P20)
+            stream.truncate(header.seq - 1)  # its origin stamped it again meanwhile (P20)
             run = None
         elif held is not None and held.header != header:
             if settled and _only_named(held, header):
@@ -314,7 +314,7 @@ class Collecting:
 
         Args:
             ordered: Others have it in their queues; else a small one may be on its way (P3a).
-            frozen: What was kept beside the stream stays there until it is named itself (P14).
+            frozen: What was kept outside the stream stays there until it is named itself (P14).
         """
         acquired = stream.acquired
         run = stream.register(header, now)
@@ -424,7 +424,7 @@ def _standing(held: Run, header: RunHeader) -> RunHeader:
 
 
 def _only_named(held: Run, header: RunHeader) -> bool:
-    """Return whether all that speaks for a run is what its origin told this node alone (P10).
+    """Return whether all that speaks for a run is what its origin said to this node alone (P10).
 
     The run never came, and others have ordered what stands in its place.
     """

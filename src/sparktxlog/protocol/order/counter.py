@@ -87,7 +87,7 @@ class TimestampCounter:
         self, *, reserved: int, floor: int, reserve_us: int, lead_us: int, now: int, wall: int
     ) -> None:
         #: c.  Invariant: a counter that left this node is <= `reserved`.  One above the old H, so
-        #: that each start reserves anew before anything leaves, and no two starts look alike.
+        #: that each start reserves again before anything leaves, and no two starts look alike.
         self.value = max(reserved + 1, floor)
         #: H, as handed to the executor.
         self.reserved = reserved

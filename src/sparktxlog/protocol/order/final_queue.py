@@ -23,9 +23,9 @@ def member_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberS
 
 
 def joiner_state(queue: SynchronizedQueue, streams: Sequence[Stream]) -> MemberState:
-    """Return what the PROMISE of a node says that asks to be admitted (P21).
+    """Return what the PROMISE of a node that asks to be admitted says (P21).
 
-    Nothing of it goes into the final queue, so it names what it keeps beside its streams as well.
+    Nothing of it goes into the final queue, so it names what it keeps outside its streams as well.
     """
     return _state(queue, (run for stream in streams for run in stream.held()))
 

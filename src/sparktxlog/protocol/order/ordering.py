@@ -200,8 +200,8 @@ class Ordering:
     def _withdraw(self, submits: Sequence[tuple[RunSubmitted, str]], code: str) -> None:
         """Forget own unstamped runs durably, and tell their clients why.
 
-        An earlier copy may be ordered: what became of that counts for whoever asks (P25c).  Else
-        what its session submitted after a run goes with it, at once: a part would be stamped
+        An earlier copy may be ordered: every client that asks gets the outcome of that (P25c).
+        Else what its session submitted after a run goes with it, at once: a part would be stamped
         after a crash (P34).
         """
         left = {submit.ticket: submit for submit, _ in submits}
@@ -376,7 +376,7 @@ class Ordering:
         if peer is None or stream is None or header.seq <= stream.watermark:
             return False
         if header.epoch != self._config.epoch:
-            return False  # sent before the epoch changed: if it still waits, it was stamped anew
+            return False  # sent before the epoch changed: if it still waits, it was stamped again
         if header.seq > stream.known and collecting.is_runaway(peer, header.ts):
             return False
         run = collecting.learn(peer, stream, header, now)
@@ -392,9 +392,9 @@ class Ordering:
         return True
 
     def _acquire_frozen(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Acquire a run that a tail or a flush named; keep others beside their streams (P14, P16).
+        """Acquire a run that a tail or a flush named; keep others outside their streams (P14, P16).
 
-        Runs beside a stream are durable but do not count as acquired; they need not be fetched
+        Runs outside a stream are durable but do not count as acquired; they need not be fetched
         when a tail or a flush names them.
         """
         stream = self._collecting.streams.get(header.origin)
@@ -560,12 +560,13 @@ class Ordering:
     def lacking(self, deaf: Container[str] = ()) -> dict[NodeId, int]:
         """Return the members whose usable promise does not reach the first run that waits.
 
-        With what each promises; nobody waits for anything = none.  Of a member that counts too far
-        ahead this node takes nothing, and so knows of nothing that waits there, but what it says.
-        One that does not know of an own run which waits first does not hear this node, and acquires
-        nothing of it, whatever it promises: with what it knows.  So with what it acquired, if it
-        heard of the run before it went deaf.  And one that does not hear this node gives it no
-        payload either: where its own run waits first and is lacked here, with that run.
+        Each comes with what it promises; if nobody waits for anything, there are none.  This node
+        takes nothing from a member that counts too far ahead, so it has only that member's word for
+        what waits there.  A member that does not know of an own run which waits first does not hear
+        this node, and acquires nothing of it, whatever it promises: it comes with what it knows.
+        If it heard of the run before it went deaf, it comes with what it acquired.  A member that
+        does not hear this node gives it no payload either: where its own run waits first and is
+        lacked here, it comes with that run.
 
         Args:
             deaf: Nodes that say that they do not hear this one.
@@ -672,7 +673,7 @@ class Ordering:
         return member_state(self._queue, self._streams)
 
     def joiner_state(self) -> MemberState:
-        """Return what the PROMISE of a node says that asks to be admitted (P21)."""
+        """Return what the PROMISE of a node that asks to be admitted says (P21)."""
         return joiner_state(self._queue, self._streams)
 
     def want(self, view: View, now: int) -> int:
@@ -714,7 +715,7 @@ class Ordering:
         return self._own.known, sum(stream.acquired for stream in self._streams)
 
     def durable_of(self, origin: str) -> int:
-        """Return up to which number of an origin all runs are durable here."""
+        """Return the number up to which all runs of an origin are durable here."""
         stream = self._collecting.streams.get(origin)
         return self._queue.watermarks.get(origin, 0) if stream is None else stream.acquired
 

@@ -7,8 +7,8 @@ sequence numbers.  Three numbers describe it; they only grow:
 
 Headers up to `known` are held, headers and payloads up to `acquired` are durable, transactions up
 to `watermark` are in the synchronized queue.  A pushed run that arrives before its predecessors, or
-while the node is frozen, is kept durably beside the stream (`early`).  It joins the stream when the
-gap closes, or when a tail or a flush names it.
+while the node is frozen, is kept durably outside the stream (`early`).  It joins the stream when
+the gap closes, or when a tail or a flush names it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Stream:
         self.known = watermark
         #: Ascending by seq, gapless from `watermark + 1` to `known`.
         self.runs: deque[Run] = deque()
-        #: Durable runs beside the stream, by first sequence number.
+        #: Durable runs outside the stream, by first sequence number.
         self.early: dict[int, Run] = {}
         self.payload_bytes = 0
         self._by_seq: dict[int, Run] = {}
@@ -100,7 +100,7 @@ class Stream:
 
     @property
     def sure(self) -> int:
-        """Up to where headers need not be sent again; posts tell it as known (P10)."""
+        """Number up to which headers need not be sent again; posts report it as known (P10)."""
         lacked = self._by_seq.get(self.acquired + 1)
         if lacked is not None and lacked.unsure and not lacked.settled:
             return self.acquired
@@ -108,7 +108,7 @@ class Stream:
 
     @property
     def held_to(self) -> int:
-        """End of the durable runs, including those beside the stream."""
+        """End of the durable runs, including those outside the stream."""
         beside = self._beside()
         return beside[-1].last if beside else self.acquired
 
@@ -121,7 +121,7 @@ class Stream:
         return [run for run in self.runs if run.last <= self.acquired]
 
     def _beside(self) -> list[Run]:
-        """Return the runs beside the stream that continue the acquired ones."""
+        """Return the runs outside the stream that continue the acquired ones."""
         found: list[Run] = []
         seq = self.acquired
         while seq >= self.known and (run := self.early.get(seq + 1)) is not None:
@@ -130,7 +130,7 @@ class Stream:
         return found
 
     def keep_early(self, header: RunHeader, facts: RunFacts, now: int) -> bool:
-        """Keep a durable run beside the stream; return False if it was kept before."""
+        """Keep a durable run outside the stream; return False if it was kept before."""
         present = self.early.get(header.seq)
         if present is not None:
             same_run(present.header, header)

@@ -112,7 +112,7 @@ def synchronous_status(
         and run.facts.copies
         and holders(run, peers) < copies_needed(run, peers, quorum)
     ]
-    # They are of one origin, in its order: who holds the last one holds all.
+    # They are of one origin, in its order: a member that holds the last one holds all.
     last = unconfirmed[-1] if unconfirmed else None
     return SynchronousStatus(
         waiting_runs=len(waiting),

@@ -252,7 +252,7 @@ class _Coming:
 
 
 class Prefetching:
-    """Announced runs of peers: whose files are held here, and which to fetch now."""
+    """Announced runs of peers: those whose files are held here, and those to fetch now."""
 
     __slots__ = ("_coming", "_keep_us", "_limit", "_retry_us")
 
