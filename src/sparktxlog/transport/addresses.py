@@ -1,4 +1,4 @@
-"""Checks which addresses of a peer answer, beside the one in use.
+"""Checks which addresses of a peer answer, apart from the one in use.
 
 A link uses only one of a peer's addresses; a broken other one would be noticed only when it is
 needed.  So each unused address is greeted now and then, with the same signed request as on a link,

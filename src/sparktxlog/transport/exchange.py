@@ -146,7 +146,7 @@ def stream_file(
         headers: Signature headers.
         offset: Bytes that are already here.
         timeout_s: Longest silence of the socket.
-        tls: As of `blocking_connection`.
+        tls: See `blocking_connection`.
 
     Raises:
         TransportError: The transfer broke; yielded bytes may be kept, to resume there.

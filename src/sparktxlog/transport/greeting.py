@@ -6,9 +6,9 @@ configuration until an epoch is decided, then those of its view.
 
 A node id with another instance is a second node with the same id, or a node that lost its disk;
 neither may go on with the old identity (protocol P21).  A *fresh* node, which has nothing of the
-log, is told the log and the incarnation with which to rejoin.  It is then a *joiner*: it may ask
-for the queue and for admission until a view has it with that incarnation.  A node that learns of
-that view accepts the first instance with that incarnation.
+log, learns the log and the incarnation with which to rejoin.  It is then a *joiner*: it may ask for
+the queue and for admission until a view has it with that incarnation.  A node that learns of that
+view accepts the first instance with that incarnation.
 
 A node that greets with its known instance, but shows less than before, runs with an older image of
 its disk.  It must rejoin too, does so without an operator, and no other node stops (P30).
@@ -130,7 +130,7 @@ class Greeter:
 
     @property
     def own(self) -> Hello:
-        """This node's greeting as of now."""
+        """This node's present greeting."""
         decision, position, chain_hash = self._node.shown(self._own.log_id, self._own.epoch)
         return replace(
             self._own,
@@ -208,7 +208,7 @@ class Greeter:
         """Accept the greeting of the node that was addressed as `expected`.
 
         Raises:
-            ForbiddenPeerError: It is not who it should be; nothing changed (definite).
+            ForbiddenPeerError: It is not the node that it should be; nothing changed (definite).
         """
         _refuse(
             hello,
@@ -234,7 +234,7 @@ class Greeter:
             any other disk                     refused as a second node under one id
 
         Raises:
-            ForbiddenPeerError: It is not who it should be; nothing changed (definite).
+            ForbiddenPeerError: It is not the node that it should be; nothing changed (definite).
             BusyError: This node joins, and cannot know; the other node greets again (definite).
         """
         own = self.own
@@ -276,14 +276,15 @@ class Greeter:
         if known is None or hmac.compare_digest(known.instance, hello.instance):
             return True
         # It was admitted while it was not reached from here, or an empty disk was in its place.
-        # Who speaks under a later incarnation is a joiner.
+        # A node that speaks under a later incarnation is a joiner.
         admitted = known.incarnation < place.incarnation
         returned = self._node.is_blank(hello.node_id) and not hello.fresh
         replaced = (admitted or returned) and hello.incarnation == place.incarnation
         return replaced and not self._is_old_alive(hello)
 
     def _falls_short(self, hello: Hello, own: Hello) -> str:
-        # Not asked of who went on under a log id of its own: an operator forced it as it was.
+        # Not asked of a node that went on under a log id of its own: an operator forced it as it
+        # was.
         if hello.standing is None or hello.log_id not in (own.log_id, *own.ancestors):
             return ""
         return self._node.shortfall(hello.node_id, hello.standing)

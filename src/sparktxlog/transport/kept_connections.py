@@ -1,8 +1,8 @@
 """HTTP connections to peers, kept from one request to the next.
 
 A commit at three sites takes some ten requests, so a request must cost little: its bytes are one
-write, and of the answer nothing is made but status, headers and body.  As the peer may need long
-for an answer, or the link for a body, only silence ends a request.
+write, and only status, headers and body are made of the answer.  As the peer may need long for an
+answer, or the link for a body, only silence ends a request.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class KeptConnections:
         Args:
             url: Of the peer, without path.
             target: Path and query.
-            tls: As of `NodeCertificate.arguments`.
+            tls: See `NodeCertificate.arguments`.
 
         Raises:
             TimeoutError: No connection, or no answer, in time.
@@ -219,7 +219,7 @@ class _Connection(asyncio.Protocol):
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Give the answer to who waits for it, unless it only says that the body arrives."""
+        """Give the answer to its waiter, unless it only says that the body arrives."""
         status, parts = self._parser.get_status_code(), self._parts
         received = Received(status, self._headers, parts[0] if len(parts) == 1 else b"".join(parts))
         self._headers, self._parts = {}, []

@@ -1,10 +1,10 @@
 """Bounded queues of messages to one peer, and their sending (P3a, P9, P14–P17).
 
 A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
-the peer fetches runs that it was not pushed (P3a), and the core repeats messages that matter.  One
-request with pushes is under way at a time, so that many small ones are sent together; a few small
-ones travel with a post that goes at the same time.  A few requests with messages are under way;
-none waits for the answer to an earlier one.
+the peer fetches runs that were not pushed to it (P3a), and the core repeats messages that matter.
+One request with pushes is under way at a time, so that many small ones are sent together; a few
+small ones travel with a post that goes at the same time.  A few requests with messages are under
+way; none waits for the answer to an earlier one.
 
 A message waits for the pushes before it if they are few, so that peers which hold a node's last
 runs answer its request for promises; it overtakes many.  Large messages have a separate lane, so

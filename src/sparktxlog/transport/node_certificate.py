@@ -1,7 +1,7 @@
 """The certificate of a running node: what its connections use, and files that change meanwhile.
 
 Connections to peers expect a certificate with the peer's node id, not with the host of its address:
-a node may have several addresses, and which process answers there is the question.
+a node may have several addresses, and the question is which process answers there.
 
 Files are looked at every `CHECK_S`.  Changed ones are tried out, then used by each new connection;
 those that are open stay.  If they cannot be used, the former ones stay too, and the status says so.
@@ -36,7 +36,7 @@ _NAME = "taking up certificates"
 
 
 def speaks_only_tls(config: NodeConfig) -> bool:
-    """Return whether a node speaks with nobody without TLS."""
+    """Return whether a node speaks with others by TLS only."""
     return config.uses_tls and config.tls_mode == "require"
 
 
@@ -53,7 +53,7 @@ class NodeCertificate:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self._files = (config.tls_cert_file, config.tls_key_file, config.tls_ca_file)
-        #: Whether nobody is spoken with without TLS.
+        #: Whether the node speaks with others by TLS only.
         self.only_tls = speaks_only_tls(config)
         self._seen = self._stamps()
         self.contexts: TlsContexts = load_certificates(config)
@@ -105,7 +105,7 @@ class NodeCertificate:
     # -- connections to peers ------------------------------------------------------------------
 
     def arguments(self, url: str, node_id: str) -> dict[str, Any]:
-        """Return how a connection to a peer proves who both are, as asyncio opens one.
+        """Return how a connection to a peer proves the identity of both, as asyncio opens one.
 
         Raises:
             CertificateError: The address is a plain one, and only TLS is spoken (definite).

@@ -57,7 +57,7 @@ _PATIENCE = Patience()
 _WHO_TRIES = 3
 _WHO_PATIENCE = Patience(total_s=2.0, connect_s=1.0)
 _WHO_PAUSE_S = 0.25
-#: Seconds that a peer leaves the request open that watches the connection.
+#: Seconds for which a peer leaves open the request that watches the connection.
 WATCH_S = 30.0
 _WATCH_PATIENCE = Patience(silence_s=WATCH_S + SILENCE_S)
 #: Seconds for a donor, which links all files of its replica, or reads logs, before it answers.
@@ -81,7 +81,7 @@ class PeerLink:
         node_id: The peer's configured id.
         urls: The peer's addresses, tried in turn; several stand with commas between them.
         greeter: Judges the peer's greeting.
-        signer: Proves who sends this node's requests.
+        signer: Proves the sender of this node's requests.
         on_link: Called with (node id, up) when the link comes up or breaks.
         on_join: Called with the peer's greeting if it says that this node has to join first.
         on_replaced: Called if the peer says that another process replaced this start.
@@ -219,7 +219,7 @@ class PeerLink:
         self._message("/peer/v1/announcements", wire.encode(announcement))
 
     async def tail(self, tail: Tail) -> None:
-        """Send a part of the synchronized queue (P9), beside all other messages; may take long."""
+        """Send a part of the queue (P9), apart from all other messages; may take long."""
         if self.up:
             await self._tell("/peer/v1/tails", wire.encode(tail))
 
@@ -256,10 +256,10 @@ class PeerLink:
     async def other_process(self, boot: str) -> str:
         """Return which process answers at the peer's addresses instead of one; empty = none does.
 
-        Asked is what everybody answers who is to be greeted first, so nobody waits for another.
+        It asks what every node that is to be greeted first answers, so nobody waits for another.
 
         Raises:
-            TransportError: Nobody can tell now: an address gave neither an answer nor a refusal.
+            TransportError: Unknown now: an address gave neither an answer nor a refusal.
         """
         asked = [asyncio.create_task(self._who_answers(url)) for url in self.urls]
         try:

@@ -1,13 +1,13 @@
-"""Who sends a request between nodes, and for which start of the receiver: no forgery, no replay.
+"""Proves the sender of a request between nodes, and the receiver's start: no forgery, no replay.
 
-Over mutual TLS the certificate says who sends it, and nobody else reads, changes or repeats it.
+Over mutual TLS the certificate names its sender, and nobody else reads, changes or repeats it.
 Over plain HTTP it is signed: HMAC-SHA256 with the cluster's secret.  The signature covers method,
 path with query, SHA-256 of the body, the sender's node id and boot id, the receiver's boot id, and
 a counter that rises with each request of the sender's boot:
 
 - altered or without the secret → 401, before the body is read: a header claims its digest;
 - `to` is not the receiver's boot (it restarted, or the request was recorded earlier) → 409, and
-  the sender greets it anew;
+  the sender greets it again;
 - a counter seen before → 401 "replayed" (sliding window, so that requests may overtake);
 - a boot that another boot of the same node has replaced → 401, sealed like an answer.
 
@@ -62,7 +62,7 @@ class ReplacedStartError(UnauthorizedError, code="replaced-start"):
 
 
 class Signer:
-    """Proves for the requests of one start of one node who sends them.
+    """Proves the sender of the requests of one start of one node.
 
     Args:
         secret: The cluster's; empty = peers are spoken with by TLS only.
@@ -88,7 +88,7 @@ class Signer:
         self._counter = itertools.count(1)
 
     def certified(self, url: str) -> bool:
-        """Return whether certificates prove who both sides of a connection are."""
+        """Return whether certificates prove the identity of both sides of a connection."""
         return self._certificate is not None and url.startswith("https:")
 
     def tls(self, url: str, node_id: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _sealed_text(request_signature: str, body: bytes) -> bytes:
 
 
 def _sender(headers: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """Return who a request says that it is of and for: node, boot, receiver's boot, counter."""
+    """Return the sender and receiver that a request names: node, boot, receiver's boot, counter."""
     node, boot, to = headers.get(NODE, ""), headers.get(BOOT, ""), headers.get(TO, "")
     counter = headers.get(COUNTER, "")
     if not counter.isascii() or not counter.isdigit() or len(counter) > 18 or len(boot) > 64:
@@ -247,7 +247,7 @@ class Verifier:
     def knows_secret(
         self, headers: Mapping[str, str], method: str, target: str, digest: str
     ) -> bool:
-        """Return whether a request is signed with the right secret, whoever sent it, and when."""
+        """Return whether a request is signed with the right secret, by any sender at any time."""
         with suppress(UnauthorizedError):
             self._check_signature(headers, method, target, digest)
             return True
