@@ -1,4 +1,4 @@
-"""Routes for operators who look after a node, and the audit: who did what, and who was refused."""
+"""Routes for operators that look after a node, and the audit: acts, refusals and their authors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from sparktxlog.service.declared_route import Role, Route, get
 from sparktxlog.service.endpoints import Handler, Note, RouteHandlers
 from sparktxlog.service.query import Query, whole
 
-#: Seconds that an answer waits for its entry: a full disk must not hold back who makes room.
+#: Seconds that an answer waits for its entry: a full disk must not hold back a request that makes
+#: room.
 _PATIENCE_S = 1.0
 
 ADMINISTRATION = (
@@ -56,7 +57,7 @@ class AdministrationRoutes(RouteHandlers):
 def noting(route: Route, node: Node) -> Note:
     """Return what notes how a request of a route ended: acts, and refusals of all that is asked.
 
-    What a handler for operators does has its entry by `audited`.
+    An act of a handler for operators gets its entry from `audited`.
     """
     trail, proves = node.audit, route.role not in (Role.PEER, Role.LEASE, Role.ANYBODY)
 

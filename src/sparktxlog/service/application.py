@@ -71,9 +71,9 @@ _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class _Application(FastAPI):
     """FastAPI, whose layers most requests do not need.
 
-    A request between nodes and one of the catalog are small and many.  So the endpoints of routes
-    without parameters, and of the catalog, are called directly: an endpoint checks, answers and
-    catches all by itself.  What is not found here goes the usual way.
+    Requests between nodes, and requests of the catalog, are small and many.  So the endpoints of
+    routes without parameters, and of the catalog, are called directly: an endpoint checks, answers
+    and catches all by itself.  What is not found here goes the usual way.
     """
 
     def __init__(self, **arguments: Any) -> None:

@@ -55,7 +55,7 @@ class Tokens:
         return found[0] if found else None
 
     def name(self, request: Request, grant: ClientGrant | None) -> str:
-        """Return who asks, once that was checked: a role, or the name of a grant."""
+        """Return the requester, once that was checked: a role, or the name of a grant."""
         if grant is not None:
             return f"client {grant.name}"
         if self._client is None and self._admin is None:
@@ -96,7 +96,7 @@ class Tokens:
         if self._client is None:
             return
         shown = bearer_token(request)
-        # All are compared, so that the time tells nothing.
+        # All are compared, so that the time shows nothing.
         known = tuple(_equal(shown, one) for one in (self._admin, self._worker))
         if not any((*known, self._is_client(shown))):
             raise UnauthorizedError(

@@ -58,7 +58,7 @@ class Bodies:
         """Give a body; its bytes count until the block is left.
 
         Args:
-            request: Whose body.
+            request: The request whose body it is.
             limit: Most bytes of it; default: that of all bodies.
 
         Raises:

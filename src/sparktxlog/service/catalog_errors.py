@@ -62,7 +62,7 @@ class CatalogErrors(Door):
     """Requests of the catalog's API: as those of clients, with its own errors.
 
     Args:
-        as_known: As of `Door`, of those that answer clients.
+        as_known: See `Door`; that of the doors that answer clients.
     """
 
     def __init__(self, as_known: Callable[[TxLogError], TxLogError], *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""What is declared of a route: who may call it, what it takes and what it answers."""
+"""What is declared of a route: the callers that it allows, what it takes and what it answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JSON, MSGPACK = "application/json", "application/msgpack"
 RUN, ARROW = "application/vnd.sparktxlog.run", "application/vnd.apache.arrow.stream"
 BINARY, PLAIN, HTML, CSV = "application/octet-stream", "text/plain", "text/html", "text/csv"
 PROMETHEUS = f"{PLAIN}; version=0.0.4"
-#: Where the paths begin whose clients are our own: other ones may add parameters of theirs.
+#: Beginnings of the paths whose clients are our own: other clients may add parameters of theirs.
 _OWN = ("/v1/", "/livez", "/readyz", "/metrics", "/openapi.json", "/docs")
 
 
@@ -44,8 +44,8 @@ class Role(Enum):
     CLIENT = "client"
     #: Pages for people: as CLIENT; the token may be the password of HTTP Basic.
     BROWSER = "browser"
-    #: What a worker tells its node: the token that the node put into its data directory, or the
-    #: admin token; where there is no client token everybody.
+    #: What a worker reports to its node: the token that the node put into its data directory, or
+    #: the admin token; where there is no client token everybody.
     WORKER = "worker"
     #: Changes of the cluster or the node: admin-token, or the client token if none is configured.
     ADMIN = "admin"
@@ -77,7 +77,7 @@ class Route:
     #: Type of the answer; `bytes` = of media type `answer_type`, None = no content.
     answer: Any = None
     answer_type: str = JSON
-    #: Other media types in which the same is answered to who asks for them.
+    #: Other media types in which the same is answered to a caller that asks for them.
     other_types: tuple[str, ...] = ()
     #: Most bytes of the body; None = the node's `body-limit`.
     body_bytes: int | None = DOCUMENT_BYTES
@@ -96,7 +96,7 @@ class Route:
 
     @property
     def is_act(self) -> bool:
-        """Whether it changes something for whoever asks; what peers send is the protocol's."""
+        """Whether it changes something for its caller; what peers send is the protocol's."""
         return self.method != "GET" and self.role is not Role.PEER
 
     @property

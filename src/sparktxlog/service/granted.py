@@ -1,7 +1,7 @@
 """What a client with a grant may write; all other clients may write every table.
 
-The door sets who asks, for the task of a request and what it starts; whatever submits checks the
-tables that it is about to write.
+The door sets the requester, for the task of a request and what it starts; code that submits checks
+the tables that it is about to write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _asks: ContextVar[ClientGrant | None] = ContextVar("client", default=None)
 
 
 def set_client(grant: ClientGrant | None) -> None:
-    """Say who asks in this request."""
+    """Set the client that asks in this request."""
     _asks.set(grant)
 
 

@@ -1,10 +1,10 @@
 """The HTTP server, and the limits of a connection before its caller is known.
 
 uvicorn with httptools limits neither URL nor headers, waits for ever, and takes every connection.
-This server has limits: 64 KiB and 10 s for a head, 64 KiB for what a body carries beside its bytes
-(extensions of chunks, trailers), `SILENCE_S` for a body that stops or trickles, and `DRAIN_S` for
-one that nobody reads because its request was answered.  Connections are limited too: `places` says
-which belong to clients, peers and strangers, and file descriptors remain for files.
+This server has limits: 64 KiB and 10 s for a head, 64 KiB for what a body carries in addition to
+its bytes (extensions of chunks, trailers), `SILENCE_S` for a body that stops or trickles, and
+`DRAIN_S` for one that nobody reads because its request was answered.  Connections are limited too:
+`places` says which belong to clients, peers and strangers, and file descriptors remain for files.
 
 A node with a certificate speaks TLS here (`entrance`), and refuses what comes without it, unless
 its `tls-mode` says otherwise.
@@ -47,7 +47,8 @@ _log = structlog.get_logger("sparktxlog.service")
 
 #: Extension of an ASGI scope: which names the caller's certificate has.
 SHOWN_NAMES = "sparktxlog.certificate"
-#: Most bytes of a head (request line, headers), and of what a body carries beside its bytes.
+#: Most bytes of a head (request line, headers), and of what a body carries in addition to its
+#: bytes.
 HEAD_BYTES = 64 << 10
 #: Seconds for a head; seconds of silence within a body, or while the caller reads no answer.
 HEAD_S = 10.0
@@ -245,7 +246,7 @@ class Connection(HttpToolsProtocol):
         self._answered = self.heard
         self._is_peer = False
         self._proof = Proof.NOTHING
-        #: When the peer was last told that its body arrives.
+        #: When the peer was last informed that its body arrives.
         self._told = self.heard
         #: Bytes that the caller does not read, and since when.
         self._untaken = (0, self.heard)
@@ -254,7 +255,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def address(self) -> str:
-        """Of the caller, empty = unknown."""
+        """Address of the caller, empty = unknown."""
         return self.client[0] if self.client else ""
 
     @property
@@ -447,7 +448,7 @@ class Connection(HttpToolsProtocol):
 
 
 class _Together:
-    """Writes the head of an answer with the first part of its body: who waits wakes up once."""
+    """Writes the head of an answer with the first part of its body: the waiter wakes up once."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -476,7 +477,7 @@ def _untaken(transport: asyncio.Transport) -> int:
     found = transport.get_extra_info("socket")
     if waiting and found is not None:
         held = bytearray(struct.calcsize("i"))
-        with contextlib.suppress(OSError):  # not every system tells
+        with contextlib.suppress(OSError):  # not every system reports it
             fcntl.ioctl(found.fileno(), termios.TIOCOUTQ, held)
         waiting += struct.unpack("i", held)[0]
     return waiting

@@ -72,7 +72,7 @@ class OpenRoutes(RouteHandlers):
         with self._open.working(_id_of(request)) as transaction:
             async with (
                 self._bodies.of(request) as body,
-                transaction.turn,  # first: who waits for it must not hold up other bodies
+                transaction.turn,  # first: a wait for it must not hold up other bodies
                 self._submits.turn_of_json(len(body)),
             ):
                 is_large = len(body) > THREAD_BYTES

@@ -1,4 +1,4 @@
-"""Routes between nodes: each request proves who sends it (see `runtime.peering`)."""
+"""Routes between nodes: each request proves its sender (see `runtime.peering`)."""
 
 from __future__ import annotations
 

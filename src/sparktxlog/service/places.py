@@ -6,8 +6,8 @@ path, no header, no body.  Health checks need no proof and have places of their 
 under attack still says that it lives.
 
 Where strangers or probes are too many, the address that holds most of them loses its oldest one.
-So one address cannot push out the others.  Clients share their places by token (`budgets`): who
-waits for an answer, in a long poll or a stream of events, has a place for as long.
+So one address cannot push out the others.  Clients share their places by token (`budgets`): a
+client that waits for an answer, in a long poll or a stream of events, has a place for as long.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Placed(Protocol):
 
     @property
     def address(self) -> str:
-        """Of its caller, empty = unknown."""
+        """Address of its caller, empty = unknown."""
 
     @property
     def is_idle(self) -> bool:
@@ -91,7 +91,7 @@ class Places:
         self._most = {Proof.NOTHING: NEW_PLACES, Proof.PROBE: PROBE_PLACES, Proof.PEER: PEER_PLACES}
         #: In the order of arrival.
         self._held: dict[Proof, dict[Placed, None]] = {proof: {} for proof in Proof}
-        #: Whose token each connection of a client showed last.
+        #: Name of the token that each connection of a client showed last.
         self._owners: dict[Placed, str] = {}
         #: True: the server stops and takes no more connections.
         self.shut = False

@@ -1,4 +1,4 @@
-"""Every route of a node, declared once: who may call it, what it takes and what it answers.
+"""Every route of a node, declared once: the callers that it allows, what it takes and answers.
 
 The application, the access checks, `/openapi.json`, `/docs` and docs/routes.md are made from
 `ROUTES`; a test compares it with the paths that clients use.  To add a route, add a row here and a
@@ -551,7 +551,7 @@ _LEASES = (
     ),
 )
 
-#: Where the pages for people are, beside `/`.
+#: Where the pages for people are, in addition to `/`.
 DASHBOARD = "/dashboard"
 _MORE = Query("after", "Of the queue: runs after this position. Of tables: names after this one.")
 

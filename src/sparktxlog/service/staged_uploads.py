@@ -32,7 +32,7 @@ class StagedUploads(RouteHandlers):
     """One method per route.
 
     Args:
-        node: Has the store to which the files go, and knows whose directory is whose.
+        node: Has the store to which the files go, and knows the owner of each directory.
     """
 
     def __init__(self, node: Node) -> None:

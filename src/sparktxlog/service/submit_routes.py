@@ -110,7 +110,7 @@ class SubmitRoutes(RouteHandlers):
             transactions=node.config.run_limit_transactions,
             size_bytes=node.config.run_limit_bytes,
         )
-        #: Of what a node with other limits may have taken, and is compared here.
+        #: Limits of what a node with other limits may have taken, and is compared here.
         self._widest = RunLimits(size_bytes=max(self._limits.size_bytes, node.config.body_limit))
 
     async def submit_transaction(self, request: Request) -> Response:
@@ -154,7 +154,7 @@ class SubmitRoutes(RouteHandlers):
         A transaction without effect is recorded only if the client gave it an id.
 
         Args:
-            as_then: As of `_refused`; None = it cannot be made again.
+            as_then: See `_refused`; None = it cannot be made again.
 
         Raises:
             TxLogError: As `Node.submit`; ConflictError if a condition does not hold, or a table
@@ -497,7 +497,7 @@ def waiting_of(
 class _Turns:
     """Turns of large bodies: a few at once, and no more of one token are in the line.
 
-    So whoever waits, waits for a few of each other token.
+    So each body that waits, waits for a few of each other token.
     """
 
     def __init__(self, at_once: int) -> None:

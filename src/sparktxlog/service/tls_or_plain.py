@@ -1,6 +1,6 @@
 """Takes connections of a node that speaks TLS, before it is known how each of them speaks.
 
-The first byte tells: a TLS handshake begins with its own.  A plain connection gets an answer too,
+The first byte decides: a TLS handshake begins with its own.  A plain connection gets an answer too,
 so that its caller reads what is wrong, or goes on where `tls-mode` allows it.  Handshakes have as
 long as heads have, and as many places as connections that sent no head yet.
 
@@ -54,7 +54,7 @@ class Entrance:
         self._patience_s = patience_s
         self._places = places
         self._accepting: asyncio.Task[None] | None = None
-        #: Connections that are not complete, in the order of arrival, and whence they come.
+        #: Connections that are not complete, in the order of arrival, and where they come from.
         self._entering: dict[asyncio.Task[None], str] = {}
         self._failures: dict[str, int] = {}
 

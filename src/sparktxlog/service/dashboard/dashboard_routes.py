@@ -1,4 +1,4 @@
-"""Routes of the dashboard: pages, their `.json` twins, and the events that tell a page of news.
+"""Routes of the dashboard: pages, their `.json` twins, and the events that inform a page of news.
 
 Pages are made here, and work without scripts.  With them a page replaces its own content when the
 node says that something has changed.
@@ -31,8 +31,8 @@ from sparktxlog.service.declared_route import HTML, Route
 from sparktxlog.service.endpoints import Door, RouteHandlers, json_response, problem_response
 from sparktxlog.service.routes import DASHBOARD
 
-#: Seconds between two looks at whether something changed; seconds that a page is told, before it
-#: must ask again and show its token again.
+#: Seconds between two looks at whether something changed; seconds for which a page gets events,
+#: before it must ask again and show its token again.
 _LOOK_S = 1.0
 TOLD_S = 300.0
 #: What only counts or measures time; a change of nothing else is no news.
@@ -128,7 +128,7 @@ class DashboardRoutes(RouteHandlers):
     def __init__(self, node: Node, pages: Pages) -> None:
         self._node, self._pages = node, pages
         self._views = DashboardViews(node)
-        #: The second in which the latest digest of what pages show was made, and it.
+        #: The second in which the latest digest of what pages show was made, and that digest.
         self._news: tuple[int, bytes] = (0, b"")
 
     async def start_page(self, request: Request) -> Response:
@@ -216,7 +216,7 @@ class DashboardRoutes(RouteHandlers):
         return self._news[1]
 
     def _new_digest(self) -> bytes:
-        """Return a digest of what a page shows beside counters and ages."""
+        """Return a digest of what a page shows apart from counters and ages."""
         status: dict[str, Any] = {**self._node.status()}
         for name in _NO_NEWS:
             status.pop(name, None)

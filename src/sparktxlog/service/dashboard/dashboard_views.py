@@ -96,7 +96,7 @@ class DashboardViews:
         }
 
     def _losses(self) -> Sequence[Mapping[str, Any]]:
-        """Return what the loss of each node would mean; a witness knows only who would vote."""
+        """Return what each node's loss would mean; a witness knows only which nodes would vote."""
         node, found = self._node, list[View]()
         if not node.config.is_witness:
             return node.survivals()
@@ -228,7 +228,7 @@ class DashboardViews:
         found = rounds[place]
         lag: dict[tuple[str, str, str | None], View] = {}
         if not self._node.config.is_witness:
-            # Of each replica the last measurement in the round, or a minute before.
+            # The last measurement of each replica in the round, or a minute before.
             until = found["ended_at"] or wall_us()
             after = found["began_at"] - _BEFORE_US
             for row in row_dicts(await self._node.views.table("lag", after=after)):
