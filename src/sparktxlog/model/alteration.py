@@ -49,7 +49,7 @@ class TableChange:
 
     @property
     def changes_hashes(self) -> bool:
-        """Whether rows that are there get another hash, so that they are counted anew (S2)."""
+        """Whether rows that are there get another hash, so that they are counted again (S2)."""
         return bool(self.drop or self.widen)
 
     @property
@@ -95,7 +95,7 @@ class TableChange:
         added = [
             replace(
                 column,
-                # Not that of a dropped column: its values are still in the files.
+                # It is not that of a dropped column, whose values are still in the files.
                 stored=f"{RESERVED_PREFIX}{version}_{column.name}" if maps else "",
             )
             for column in self.add

@@ -564,7 +564,7 @@ class StatusAnswer(EpochView):
     disk_full: bool
     #: What holds the space of a full disk, in words; empty = it is not full.
     disk_held_by: list[str]
-    #: Seconds of a write of this node's journal, and whether it stands aside; as of a peer.
+    #: Seconds of a write of this node's journal, and whether it stands aside; as for a peer.
     write_s: float | None
     aside: bool
     synchronous: SynchronousWaits
@@ -599,7 +599,8 @@ class TableAt(TypedDict):
     deletion_vectors: bool
     is_sync: bool
     schema_version: int
-    #: That with which it came into being, above 1 if a table of its name was dropped before.
+    #: Schema version with which it came into being, above 1 if a table of its name was dropped
+    #: before.
     first_version: int
     cluster_by: list[str]
     comment: str
@@ -622,7 +623,7 @@ class RejectedTransaction(TypedDict):
 class DecidedTransaction(TypedDict):
     """A prepared transaction that a run decides (P35)."""
 
-    #: Of the mark that decides it; of one that expired 0.
+    #: Index of the mark that decides it; 0 for one that expired.
     index: int
     transaction_id: str
     #: Where it was ordered.

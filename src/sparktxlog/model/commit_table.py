@@ -45,7 +45,7 @@ class CommitOperation:
     uuid: str
     #: Of a table that is created or renamed: `schema.table`, from then on; else empty.
     name: str = ""
-    #: Of a commit the version that it wants to be, of a created table its first one; else 0.
+    #: For a commit, the version that it wants to be; for a created table, its first one; else 0.
     version: int = 0
     #: In-commit timestamp of that version, milliseconds since 1970 UTC; else 0.
     timestamp: int = 0
@@ -97,7 +97,8 @@ class CommitTable:
     #: Its newest version, and the in-commit timestamp of that, milliseconds since 1970 UTC.
     version: int
     timestamp: int
-    #: Who committed that version, 16 bytes, and where; of a dropped table, who dropped it.
+    #: Transaction that committed that version, 16 bytes, and its position; of a dropped table, the
+    #: one that dropped it.
     transaction_id: bytes
     position: int
     #: It is remembered, so that nobody commits to it or takes its UUID; its name is free.

@@ -32,7 +32,7 @@ class Condition:
 
 
 class TableWrites(NamedTuple):
-    """What was written to a table, as of a position of the queue."""
+    """What was written to a table, up to a position of the queue."""
 
     #: How many transactions wrote to it and took effect; one counts once, whatever it did there.
     version: int

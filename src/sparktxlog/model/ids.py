@@ -167,8 +167,8 @@ def check_column_name(name: str) -> str:
 def check_new_name(name: str) -> str:
     """Return `name` if every file system and SQL engine accepts it, else raise InvalidNameError.
 
-    For new names only; existing names stay.  Refused are control characters, names of devices
-    (`CON`, `LPT1`), also with a file extension, names of dots only, and `_metadata`.
+    For new names only; existing names stay.  Control characters, names of devices (`CON`, `LPT1`),
+    also with a file extension, names of dots only, and `_metadata` are refused.
     """
     if name.lower() == _FILE_METADATA:
         raise InvalidNameError(
@@ -190,7 +190,7 @@ def check_new_name(name: str) -> str:
 def check_relative_path(path: str) -> str:
     """Return `path` if it names a file below a root, else raise InvalidNameError.
 
-    Refused are absolute paths, empty parts, `.`, `..`, backslashes and NUL.
+    Absolute paths, empty parts, `.`, `..`, backslashes and NUL are refused.
     """
     parts = path.split("/")
     bad = not path or len(path) > 1024 or "\x00" in path or "\\" in path

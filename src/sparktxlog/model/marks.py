@@ -24,14 +24,14 @@ class Undecided:
     transaction_id: bytes
     #: Where it is ordered.
     position: int
-    #: Who has to say YES; distinct.
+    #: Participants that have to say YES; distinct.
     participants: tuple[str, ...]
     #: Timestamp after which it takes no effect, microseconds since 1970 UTC.
     valid_until: int
     #: Tables that it would write to.
     touches: tuple[Touch, ...] = ()
     condition: Condition | None = None
-    #: Who said YES, in the order of their marks.
+    #: Participants that said YES, in the order of their marks.
     said: tuple[str, ...] = ()
     #: See `RunManifest.copies`; its marks need as many.
     copies: int = 0

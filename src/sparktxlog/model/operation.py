@@ -86,8 +86,8 @@ class Block:
     """One kind of operation on one table, of one or many transactions of a run.
 
     Inline blocks hold rows of many transactions: the section's columns `TX_COLUMN` and
-    `OP_COLUMN` say whose and in which order.  All other blocks belong to one operation of one
-    transaction: `txs` has one element and `op` its place.
+    `OP_COLUMN` say of which transaction a row is and in which order.  All other blocks belong to
+    one operation of one transaction: `txs` has one element and `op` its place.
     """
 
     table: str
@@ -163,7 +163,7 @@ class RunManifest:
     #: Of a synchronous run: how many members hold it before it is ordered, the origin included;
     #: written by the node that accepts it (P34).  0 = a plain run.
     copies: int = 0
-    #: Of a prepared transaction, alone in its run: who has to say YES, distinct (P35).
+    #: Of a prepared transaction, alone in its run: those that have to say YES, distinct (P35).
     participants: tuple[str, ...] = ()
     #: (transaction index, mark), ascending; these transactions do nothing else (P35).
     marks: tuple[tuple[int, Mark], ...] = ()

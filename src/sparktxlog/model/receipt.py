@@ -42,7 +42,8 @@ class ReceiptRejection:
     table: str | None = None
     winner: int | None = None
     origin: str | None = None
-    #: Of a commit that lost: the newest version of its table, and the id of who committed that.
+    #: Of a commit that lost: the newest version of its table, and the id of the transaction that
+    #: committed that.
     version: int | None = None
     winner_id: str | None = None
 

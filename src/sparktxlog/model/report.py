@@ -90,7 +90,7 @@ class WorkerReport:
     follows: bool = False
     #: Why it stands still, or ended; empty again after its next action.
     error: str = ""
-    #: The batch that it is applying, as a heartbeat says; None = none that it was told of.
+    #: The batch that it is applying, as a heartbeat says; None = none that it knows of.
     batch: BatchProgress | None = None
     #: Label of `tables` for later reports, which may leave out unchanged ones; empty = none.
     label: str = ""

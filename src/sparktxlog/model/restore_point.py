@@ -25,9 +25,9 @@ class RestorePoint:
     """A named position of the log."""
 
     name: str
-    #: Wall clock of who made it, microseconds since 1970 UTC.
+    #: Wall clock of its maker, microseconds since 1970 UTC.
     made_at: int
-    #: 0 = whoever made it ended before it was known: delete it, and make another one.
+    #: 0 = its maker ended before it was known: delete it, and make another one.
     position: int = 0
     #: Chain hash there, hexadecimal.
     chain_hash: str = ""

@@ -55,7 +55,7 @@ def difference_text(found: Mapping[str, Any]) -> str:
 
 
 def round_text(found: Mapping[str, Any], now_us: int) -> str:
-    """Return for whom the order waited in a round, and how long, in one sentence."""
+    """Return which nodes the order waited for in a round, and how long, in one sentence."""
     ended = found["ended_at"]
     lasted = ((now_us if ended is None else ended) - found["began_at"]) / 1e6
     why = dict.fromkeys(awaited_text({**wait, "since_us": 0}) for wait in found["waits"])

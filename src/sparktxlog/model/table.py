@@ -45,7 +45,7 @@ class TableDefinition:
     is_sync: bool = False
     schema_version: int = 1
     #: Schema version that it was created with, above 1 if there was a table of its name before.
-    #: Above its own one: it was dropped, and who creates it again begins with that one (P33).
+    #: Above its own one: it was dropped, and a new table of its name begins with that one (P33).
     first_version: int = 1
     #: Columns by which OPTIMIZE arranges rows in files (liquid clustering).
     cluster_by: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ class TableDefinition:
         return tuple(stored[name] for name in names)
 
     def is_like(self, other: TableDefinition) -> bool:
-        """Return whether who creates the one may use the other (P25b); comments are for people."""
+        """Return whether a creator of the one may use the other (P25b); comments are for people."""
         one, two = (
             (
                 table.name,

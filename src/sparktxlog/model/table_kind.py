@@ -10,7 +10,7 @@ from sparktxlog.model.table import Column
 
 
 class TableKind(str, Enum):
-    """Whose rows or whose versions are ordered."""
+    """Whether the rows or the versions of a table are ordered."""
 
     #: Transactions carry its rows, and workers apply them to a Delta table of each site.
     ROW_TABLE = "row-table"
@@ -28,7 +28,7 @@ class TableDescription:
     comment: str = ""
     #: None at all: a commit table whose newest version is not placed at this site.
     columns: tuple[Column, ...] = ()
-    #: Of a commit table none.
+    #: A commit table has none.
     keys: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -37,10 +37,10 @@ class TableDescription:
     is_sync: bool = False
     #: Directory of the Delta table at this site; None = nothing is applied, or placed, here yet.
     location: str | None = None
-    #: Version of the definition: the schema version of a row table; of a commit table the version
+    #: Version of the definition: the schema version of a row table; for a commit table, the version
     #: that changed it last.
     schema_version: int | None = None
-    #: Of a row table how many transactions wrote to it and took effect; of a commit table the
+    #: For a row table, how many transactions wrote to it and took effect; for a commit table, the
     #: version that is placed here, None = none yet.
     version: int | None = None
     #: Position of the last transaction that wrote to a row table.

@@ -69,7 +69,7 @@ def check_comment(table: str, comment: str, column: str = "") -> None:
     """Refuse a comment that is too long.
 
     Args:
-        column: Whose it is; empty = the table's.
+        column: The column that it is of; empty = it is the table's.
 
     Raises:
         InvalidRequestError: (definite).

@@ -1,7 +1,7 @@
 """Which files each version of a commit table consists of, equal at all sites (protocol P36).
 
 A version is its commit file and the files that it brings: data files, deletion vectors, change
-data.  Names and bytes are equal at all sites, so a digest over them tells whether two sites have
+data.  Names and bytes are equal at all sites, so a digest over them shows whether two sites have
 the same version, and a site that lacks files gets them from any other one.
 """
 
@@ -44,7 +44,7 @@ class VersionFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersions:
-    """What a site tells of its versions of a commit table; the answer to a peer."""
+    """What a site reports of its versions of a commit table; the answer to a peer."""
 
     versions: tuple[VersionFiles, ...]
     #: The newest version that is placed there, -1 = none.
