@@ -41,7 +41,7 @@ class Cause(str, Enum):
     SIGNATURE = "signature"
     #: A recount found other rows than the worker reported (S2b).
     RECOUNT = "recount"
-    #: IN_SYNC, but other content than another replica, and no majority says who is right.
+    #: IN_SYNC, but other content than another replica, and no majority says which is right.
     CONTESTED = "contested"
 
 
@@ -121,7 +121,7 @@ def judge(
     Args:
         comparison: Of `compare`; only an IN_SYNC one is changed.
         conviction: Where a majority says that the replica is wrong.
-        contest: Where it differs from another one, and no majority says who is right.
+        contest: Where it differs from another one, and no majority says which is right.
     """
     if comparison.verdict is not ReplicaVerdict.IN_SYNC:
         return comparison

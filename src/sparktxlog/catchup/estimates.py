@@ -112,7 +112,8 @@ class ReplayPace:
 
 
 def _correction(measured: tuple[float, ...]) -> float:
-    # On a scale of ratios 2 and 1/2 are equally far from 1, so the middle is taken of logarithms.
+    # On a scale of ratios 2 and 1/2 are equally far from 1, so the middle of their logarithms is
+    # taken.
     guesses = (1.0,) * _GUESS_WEIGHT if len(measured) < 2 * _GUESS_WEIGHT else ()
     values = (*measured, *guesses)
     return math.exp(median(math.log(value) for value in values))

@@ -9,7 +9,7 @@ site and position is kept.  Results depend only on the kept opinions, not on the
 
 Signatures are sums: a wrong table stays wrong until it is copied.  So a replica is judged by the
 newest position for which its opinion can be judged, not only by its present one.  A conviction ends
-when a later majority includes the replica, or by a copy.  A replica that was copied or made anew
+when a later majority includes the replica, or by a copy.  A replica that was copied or made again
 counts as another one: the former one's opinions are kept, but they do not judge the new one.
 
 A copy repeats its donor's opinion, right or wrong.  It is an **echo**: it adds no voice to its
@@ -124,12 +124,12 @@ class Opinions:
     # -- judging -----------------------------------------------------------------------------------
 
     def conviction(self, site: str, replica: str, until: int) -> Dissent | None:
-        """Return where a majority says of a replica that it is wrong, None if none does.
+        """Return where a majority says that a replica is wrong, None if none does.
 
-        Judged is each table by the newest position at which there is a majority on it.
+        Each table is judged by the newest position at which there is a majority on it.
 
         Args:
-            until: Where the replica stands; what it said of later positions, it said before its
+            until: Where the replica stands; its opinions on later positions are from before its
                 files were put back to an older state.
         """
         settled: set[str] = set()
@@ -176,9 +176,9 @@ class Opinions:
     def contest(
         self, site: str, replica: str, until: int, sound: Mapping[str, str]
     ) -> Dissent | None:
-        """Return where a replica differs from another one and no majority says who is right.
+        """Return where a replica differs from another one and no majority says which is right.
 
-        Judged is by the newest position that it and another sound replica reported.
+        It is judged by the newest position that it and another sound replica reported.
 
         Args:
             until: Where the replica stands.

@@ -9,7 +9,7 @@ from typing import Any
 from sparktxlog.health.verdicts import ClusterState, judge, rows_until
 from sparktxlog.model.ids import table_name
 
-#: Of the URIs of tables, and of connections.
+#: Scheme of the URIs of tables, and of connections.
 SCHEME = "sparktxlog"
 #: The default of the setting `cluster`.
 CLUSTER = "sparktxlog"

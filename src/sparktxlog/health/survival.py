@@ -1,4 +1,4 @@
-"""Would the log survive the loss of a site now: what only that site has, and who could go on.
+"""Would the log survive the loss of a site now: what only it has, and which nodes could go on.
 
 `survival`, `drill`, the pages and the check `data` of a node's readiness all judge here.  A
 site counts for what it said that it holds: its transactions, the rows, and the commit tables.  It
@@ -93,7 +93,7 @@ def survivals(cluster: KnownSites) -> list[Survival]:
 
 
 def _holds_all(site: Site, cluster: KnownSites) -> bool:
-    """Return whether a site has all that is ordered; of a silent one only its order is known."""
+    """Return whether a site has all that is ordered; only the order of a silent one is known."""
     silent = site.data is None
     return not _missing(cluster.ordered, [site.transactions]) and (
         silent or _has_rows(site, cluster.any_rows)
@@ -105,7 +105,7 @@ def _with_rows_before(sites: Sequence[Site], any_rows: bool) -> list[Site]:
 
     A site that began with a snapshot knows of transactions whose rows it never had; what is after
     the last row that the others have would be lost.  Where no site has the rows, that is said alone
-    (`rows_held_by`).  Of a silent site only its order is known.
+    (`rows_held_by`).  Only the order of a silent site is known.
     """
     ends = [one.position for one in sites if _has_rows(one, any_rows)]
     if not ends:

@@ -204,7 +204,7 @@ def _on_its_way(
     told += [f"It waits for {awaited_text(one)}." for one in own]
     if before:
         told.append(f"{before:,} runs are before it in the order.")
-    # Of the first run both are the same.
+    # For the first run both are the same.
     told += _held_up({**status} | {"waiting_for": []} if own and not before else status)
     return told if told[1:] else [*told, "Nothing holds it up: it is being ordered."]
 
