@@ -1,11 +1,11 @@
 """The certificate of a node: its files are read and tried out before anything relies on them.
 
 Names in a certificate's subjectAltName are what counts, and the authority of `tls-ca-file` decides
-who gets which.  A node's certificate has:
+which node gets which.  A node's certificate has:
 
 - its node id as a DNS name: peers look for exactly that name, in both directions, whatever the
   address is by which they reach each other;
-- each host name and address in the URLs that clients use, as of any server.
+- each host name and address in the URLs that clients use, as for any server.
 
 Files are tried out by a handshake of the node with itself, in memory: it is the same check that
 peers make, so it finds what they would find.

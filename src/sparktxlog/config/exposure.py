@@ -1,7 +1,7 @@
 """What of a node's configuration lets others see its secrets: warnings, which stop nothing.
 
 A file of a secret that every user can read is refused at the start (`checking`, `certificates`,
-`grants`).  What is left is told in the log at the start, in `status` and by `sparktxlog doctor`.
+`grants`).  The log at the start, `status` and `sparktxlog doctor` report what is left.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def secret_files(config: NodeConfig) -> dict[str, Path]:
 
 
 def readers(path: Path) -> str | None:
-    """Return who besides the owner and this process's own group may read or change a file.
+    """Return which users may read or change a file, besides its owner and this process's own group.
 
-    Empty = nobody; None = it is not there, of which its own check tells.
+    Empty = nobody; None = it is not there, which its own check reports.
     """
     try:
         found = path.stat()
