@@ -28,7 +28,7 @@ class TxLogError(Exception):
     Args:
         message: What is wrong, with the value that is.
         hint: What to do about it.
-        fields: The case as data, shown beside the text in JSON.
+        fields: The case as data, shown with the text in JSON.
     """
 
     #: Stable identifier, part of the public interface.
@@ -187,7 +187,7 @@ class NotPreparedError(CommitRejectedError, code="not-prepared", http_status=409
 
 
 class NotParticipantError(CommitRejectedError, code="not-a-participant", http_status=409):
-    """A mark is of somebody for whom the prepared transaction does not wait (P35).
+    """A mark is of somebody that the prepared transaction does not wait for (P35).
 
     Fields `transaction_id`, `participant`, `participants`.
     """
@@ -214,7 +214,7 @@ class ConflictError(CommitRejectedError, code="conflict", retryable=True, http_s
 class StaleSchemaError(ConflictError, code="stale-schema", retryable=True, http_status=409):
     """A table changed before the transaction was ordered, which was made for its old schema (P33).
 
-    Fields as of `ConflictError`; `winner` is the last write to the table, at or after the change.
+    Fields as in `ConflictError`; `winner` is the last write to the table, at or after the change.
     """
 
     way_out = (
@@ -227,7 +227,7 @@ class VersionConflictError(ConflictError, code="version-conflict", retryable=Tru
     """A commit is not the next version of its commit table where it is ordered (P36).
 
     Fields `table` (its name), `version` (its newest one there), `winner` (position of the commit
-    that has that version), `winner_id` (the id of that one), `origin` as of `ConflictError`,
+    that has that version), `winner_id` (the id of that one), `origin` as in `ConflictError`,
     `position` (where this one lost).
     """
 

@@ -32,7 +32,7 @@ _WANTED_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What a task or thread failed of last."""
+    """The last failure of a task or thread."""
 
     name: str
     error: TxLogError
