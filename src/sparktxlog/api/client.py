@@ -166,9 +166,9 @@ class Transaction(TransactionDraft[Rows, Columns]):
     def read_at(self, position: int, *tables: str) -> None:
         """Note that tables were read as they were at a position: nobody may write to them since.
 
-        A client has no tables of its own; the rows come from a replica of the site, as
-        `client.snapshot()` names them, or from whoever knows a position.  Of several positions the
-        oldest one counts for all tables.
+        A client has no tables of its own.  The rows come from a replica of the site, as
+        `client.snapshot()` names them, or from anybody that knows a position.  The oldest of
+        several positions counts for all tables.
 
         Args:
             position: The last transaction that was visible to the reader, 0 = none.

@@ -91,12 +91,12 @@ def connect(
         session: Commits of one session are ordered as they were submitted (protocol P1a);
             default: one for each call.
         timeout: Seconds that a commit waits for its level by default.
-        ca_file: Authority of certificates (https), at driver and executors; else as of `Client`.
+        ca_file: Authority of certificates (https), at driver and executors; default: `Client`'s.
         staging: How executors hand over files of rows: "shared", they write into the payload store
             of the node, which they share; "http", they upload them to the node; "auto", "shared"
             if a file on that way is seen at all ends, else "http".
-        rollback: "session": with a transaction that is withdrawn go those that the session
-            committed after it, `SessionRolledBackError`; "transaction": they go on.
+        rollback: "session": if a transaction is withdrawn, those that the session committed after
+            it are withdrawn, too, `SessionRolledBackError`; "transaction": they go on.
 
     Raises:
         UnreachableError: No node answers there (definite).
@@ -358,7 +358,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
         timeout: float | None = None,
         transaction_id: str | uuid.UUID | None = None,
     ) -> Receipt:
-        """Replace the partitions that rows are of; see `SparkTransaction.replace_partitions`."""
+        """Replace the partitions that rows are in; see `SparkTransaction.replace_partitions`."""
         with self.transaction(level=level, timeout=timeout, transaction_id=transaction_id) as t:
             t.replace_partitions(table, rows)
         return t.receipt
@@ -430,10 +430,10 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
 
         Args:
             name: The table's.
-            at_least: Wait until this is applied.  "own": all that this log committed, read, and was
-                told of by `after` and `find`.  A receipt, of any site: its transactions.  A
+            at_least: Wait until this is applied.  "own": all that this log committed, read, and
+                learned of by `after` and `find`.  A receipt, of any site: its transactions.  A
                 position.  None: wait for nothing.
-            at: Name of a restore point: the table as of it, as `snapshot(at=…)`.
+            at: Name of a restore point: the table at that point, as `snapshot(at=…)` shows it.
 
         Raises:
             UnknownTableError: It is not in the catalog (definite).

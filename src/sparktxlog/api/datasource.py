@@ -99,7 +99,7 @@ class TxLogDataSource(DataSource):
         return schema_of(self._opened(name))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of what `schema` is of; its content is fixed now."""
+        """Return the reader for what `schema` describes; its content is fixed now."""
         if self._is_table():
             return ChangesReader(TxLogStreamReader(self.options, schema))
         name = self._view()

@@ -1,7 +1,7 @@
 """What users give as columns and rows, in both clients: Arrow is the common form.
 
-pandas, polars and PySpark are never imported here before the user did: their objects are known by
-Arrow's C stream, or by the module of their class.
+pandas, polars and PySpark are imported here only if the user did so before: their objects are
+known by Arrow's C stream, or by the module of their class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What both clients of a log ask of its nodes: `Client`, and `TxLog` of a Spark session."""
+"""Questions that both clients of a log ask its nodes: `Client`, and `TxLog` of a Spark session."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LogClient:
         Raises:
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
-            TransportError: A receipt, and no node answers that could tell its log.
+            TransportError: For a receipt: no node answers that could name its log.
         """
         come_after(self._link, position)
 
@@ -61,7 +61,7 @@ class LogClient:
     ) -> Receipt:
         """Say YES or NO to a prepared transaction, for one of its participants.
 
-        The receipt is that of the mark; `decision` tells what becomes of the transaction.  To say
+        The receipt is that of the mark; `decision` says what becomes of the transaction.  To say
         the same again is to repeat one transaction, so it is harmless, at any node.
 
         Args:

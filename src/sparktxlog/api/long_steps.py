@@ -1,8 +1,8 @@
 """Shows steps of a session that take over two seconds: staging, waits, and applying.
 
-A terminal has one line that is redrawn and goes away, as Spark's own; a notebook has one output
-that is updated; elsewhere there is a line every few seconds.  `SPARKTXLOG_PROGRESS=off` turns it
-off.  All but the notebook's output goes to stderr.
+A terminal has one line, which is redrawn and disappears at the end, as Spark's own does.  A
+notebook has one output that is updated.  Elsewhere there is a line every few seconds.
+`SPARKTXLOG_PROGRESS=off` turns it off.  All but the notebook's output goes to stderr.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ class _Errand:
     def take(self, receipt: Receipt) -> Receipt | None:
         """Return a receipt at its level; a late one, or one without outcome, is kept: None."""
         bare = receipt.n == 1 and receipt.position is not None and receipt.outcome is None
-        # Another node would not know that it was ordered with too few copies (P34), and what stands
-        # still does not go on while somebody asks.
+        # Another node would not know that it was ordered with too few copies (P34), and a node that
+        # stands still does not go on while it is asked.
         final = receipt.copies is not None or receipt.held_up is not None
         if not bare and (not receipt.late or final):
             return receipt
@@ -156,7 +156,7 @@ class Nodes:
         urls: One URL, several with commas between them, or a list.
         token: Client token of all nodes; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
         timeout_s: Seconds to wait for an answer, unless a call says otherwise.
-        ca_file: Authority of the nodes' certificates, as of `Http`.
+        ca_file: Authority of the nodes' certificates, as in `Http`.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Nodes:
         return found
 
     def _pass_over(self, link: Http, error: TransportError) -> None:
-        """Ask a node without an answer last for a while; raise an error that concerns all nodes."""
+        """Ask a node that did not answer last for a while; raise errors that concern all nodes."""
         if not _is_mute(error):
             raise error
         self._mute[link.url] = time.monotonic() + _MUTE_S
@@ -600,7 +600,8 @@ class Nodes:
                 errand.reached = found.level
             return None
         try:
-            # It may be other content; who knows the id compares it, and takes nothing again.
+            # It may be other content; the node compares it if it knows the id, and takes nothing
+            # again.
             return errand.take(errand.post(link, min(left, _PATIENCE_S)))
         except TxLogError as error:
             if isinstance(error, IdTakenError) and error.fields.get("position") is not None:
@@ -610,7 +611,7 @@ class Nodes:
     def _judge(self, link: Http, errand: _Errand, error: TxLogError) -> None:
         """Note why a node gave no receipt; raise an error that concerns all nodes."""
         if isinstance(error, IdTakenError) and error.fields.get("position") is not None:
-            raise error  # what is ordered under the id stays, whoever has taken this one, too
+            raise error  # what is ordered under the id stays, even if this one was taken, too
         if isinstance(error, TransportError) and _is_mute(error):
             self._pass_over(link, error)
         if not error.definite:

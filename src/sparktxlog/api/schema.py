@@ -184,7 +184,7 @@ def _other_columns(
     missing: list[str],
     given: list[T.StructField],
 ) -> SchemaMismatchError:
-    """Say which columns only one side has, and the way out of the first."""
+    """Say which columns only one side has, and the way out for the first of them."""
     table = f"table {definition.name!r}"
     keys_only = kind is OperationKind.DELETE_KEYS
     known = {column.name.lower() for column in definition.columns}
@@ -243,8 +243,8 @@ def conform(
         frame: Rows; columns in any order.
         definition: The table.
         kind: A kind that carries rows.
-        keep: New name → column of `frame` that stays beside the table's columns, and need not be
-            one of them.
+        keep: New name → column of `frame` that is kept in addition to the table's columns, and need
+            not be one of them.
 
     **Shape:** the table's columns (only the keys for delete_keys), then those of `keep`.  An
     empty string in a partition column becomes NULL, as it does in every Delta table.

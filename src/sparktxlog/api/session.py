@@ -4,7 +4,7 @@
 
 The wheel of delta-spark contains no JARs.  Spark resolves them with `spark.jars.packages`, which
 needs a network and prints a page of text at each start.  So the list of resolved files is kept
-beside the cache, and later starts use it.  spark-submit.sh keeps the same list.
+next to the cache, and later starts use it.  spark-submit.sh keeps the same list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What everything that a `TxLog` offers rests on: transactions, batches, adoption and views use it.
+"""What every part of a `TxLog` rests on: transactions, batches, adoption and views use it.
 
 It knows the node and its payload store, keeps the definitions of tables that were used, takes each
 commit to its level, and shows the tables of the site.
@@ -130,7 +130,7 @@ class SiteSession:
         """Return the table that has a name, None if there is none.
 
         Args:
-            newest: As of now; else the definition that was kept will do.
+            newest: The definition of now; else the one that was kept will do.
         """
         try:
             return self.definition(name, newest=newest)
@@ -138,7 +138,7 @@ class SiteSession:
             return None
 
     def kind_of(self, name: str) -> TableKind:
-        """Return of which kind a table is; a row table that was used here is not asked for.
+        """Return the kind of a table; for a row table that was used here no node is asked.
 
         Raises:
             UnknownTableError: There is none (definite).
@@ -265,7 +265,7 @@ class SiteSession:
     def catch_up(self, lost: ConflictError, timeout_s: float) -> None:
         """Wait until what a transaction lost to can be read here; errors as `latest_snapshot`."""
         winner = lost.fields.get("winner")
-        # A version of a commit table is placed here before anybody hears that it lost to it.
+        # A commit table's version is placed here before anybody hears of a loss to it.
         if winner is not None and not isinstance(lost, VersionConflictError):
             self.link.after(winner)
             self.latest_snapshot(timeout_s)

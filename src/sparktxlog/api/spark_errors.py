@@ -1,4 +1,4 @@
-"""Finds the typed error inside an error of Spark, and the way out of what Spark itself refuses."""
+"""Finds the typed error inside an error of Spark, and the way out if Spark itself refuses."""
 
 from __future__ import annotations
 

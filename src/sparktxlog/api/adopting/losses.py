@@ -1,7 +1,7 @@
-"""What of a Delta table a row table does not have: what is in the way, and what is left behind.
+"""What a row table cannot keep of a Delta table: what is in the way, and what is left out.
 
 Everything that a table says of itself is a feature, a property, metadata of a column, a domain, or
-a writer's transaction.  What these tables do not name is refused (features) or left behind and
+a writer's transaction.  What these tables do not name is refused (features) or left out and
 named (all else), so that nothing is lost without a word.
 """
 
@@ -20,7 +20,7 @@ from sparktxlog.model.table_properties import MAX_TEXT, why_not
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import CLUSTERING
 
-#: Features that a table may have → what of them a row table does not keep; empty = nothing, or
+#: Features that a table may have → what a row table does not keep of them; empty = nothing, or
 #: properties and columns say it.
 ALLOWED_FEATURES = {
     "allowColumnDefaults": "",
@@ -48,7 +48,7 @@ _NO_VARIANTS = "row tables have no columns of type variant"
 _NO_GEOMETRIES = "row tables have no geometries and geographies"
 _NO_ICEBERG = "workers write no second format"
 _OTHER_OWNER = "something else decides its versions"
-#: Features that are refused → why; so is each that no table here names.
+#: Features that are refused → why; a feature that no table here names is refused, too.
 REFUSED_FEATURES = {
     "adaptiveMetadata-preview": "it is a preview of another form of the log",
     "catalogManaged": _OTHER_OWNER,
@@ -63,7 +63,7 @@ REFUSED_FEATURES = {
     "variantType": _NO_VARIANTS,
     "variantType-preview": _NO_VARIANTS,
 }
-#: Metadata of a column → what it makes of it.  The log would not do that for its writers.
+#: Metadata of a column → what it makes of the column.  The log would not do that for its writers.
 _COMPUTED = {
     "delta.generationExpression": "is generated",
     "delta.identity.start": "is an identity column",
@@ -101,7 +101,7 @@ _CONSTRAINT = "delta.constraints."
 
 
 def obstacles_of(log: LogVersion, columns: T.StructType) -> list[str]:
-    """Return why a table cannot become a row table, each with the way out; empty = it can."""
+    """Return why a table cannot become a row table, with a way out for each; empty = it can."""
     found = [
         f"it has feature {name!r}, which row tables do not have: "
         f"{REFUSED_FEATURES.get(name, 'nobody knows what it asks of writers')} "
@@ -174,7 +174,7 @@ def _known(table: Mapping[str, str], name: str) -> str | None:
 
 
 def _fields(kind: T.DataType, path: str = "") -> Iterator[tuple[str, T.StructField]]:
-    """Yield all fields, those inside of other types too, with their paths."""
+    """Yield all fields with their paths, also those inside of other types."""
     if isinstance(kind, T.ArrayType):
         yield from _fields(kind.elementType, f"{path}element.")
     elif isinstance(kind, T.MapType):

@@ -77,7 +77,7 @@ class RowAdoption:
     rewritten_files: int
     rewritten_bytes: int
     rewritten_because: dict[str, int]
-    #: Features of the old table, and what of it a row table does not keep.
+    #: Features of the old table, and what a row table does not keep of it.
     features: list[str]
     left_behind: list[str]
     #: Of the transaction; empty and None = nothing was done.
@@ -123,7 +123,7 @@ def adopt_rows(
         tell: Takes a line for people at each step.
 
     Raises:
-        InvalidRequestError: The message names all that is in the way (definite).
+        InvalidRequestError: Something is in the way; the message names all of it (definite).
         InvalidRowsError: A key is there twice, or is NULL (definite).
         NameTakenError: There is a table of that name (definite).
         CopyConflictError: Somebody wrote to the table meanwhile (definite).

@@ -22,7 +22,7 @@ class RowRelease:
     table: str
     #: Where this site has it: the given directory, or the one that the worker puts it into.
     path: str
-    #: Where the log dropped it; each site's worker puts its own into the attic of the lake.
+    #: Where the log dropped it; each site's worker puts its own files into the attic of the lake.
     position: int
 
     def to_document(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def release_rows(site: SiteSession, name: str, path: str | None, timeout_s: floa
         UnknownTableError: There is no such table (definite).
         InvalidRequestError: The directory exists (definite).
         NotAppliedError: The worker is behind.  Before the drop: nothing happened.  After it: the
-            message of the worker's state, and the table is in the worker's directory (definite).
+            message gives the worker's state, and the table is in the worker's directory (definite).
         DiskFullError, StorageError: The directory is not there, the table is in the worker's.
     """
     name = site.definition(name, newest=True).name

@@ -114,7 +114,7 @@ class SourceTable:
 
     @cached_property
     def obstacles(self) -> list[str]:
-        """Why it cannot become a row table, each with the way out; empty = it can."""
+        """Why it cannot become a row table, with a way out for each; empty = it can."""
         return obstacles_of(self.log, self.struct)
 
     @property
@@ -145,7 +145,7 @@ class SourceTable:
         """Refuse a table that cannot become a row table.
 
         Raises:
-            InvalidRequestError: The message names all that is in the way (definite).
+            InvalidRequestError: Something is in the way; the message names all of it (definite).
         """
         if self.obstacles:
             raise refused(self.path, self.obstacles)
@@ -211,7 +211,7 @@ class SourceTable:
         """Return the rows of files, without those that their deletion vectors delete.
 
         Args:
-            version: Whose columns they have; default: this one.
+            version: The rows have the columns of this version; default: this table's version.
         """
         adds = (file.add for file in files)
         return rows_of_files(spark, self.path, self.version if version is None else version, adds)

@@ -175,7 +175,7 @@ class TableFollower:
         return lines
 
     def follow(self, stop: threading.Event) -> None:
-        """Bring versions as they come until `stop` is set; errors that may pass are told."""
+        """Bring versions as they come until `stop` is set; errors that may pass are reported."""
         while not stop.is_set():
             pause_s = _LOOK_S
             try:
@@ -267,13 +267,13 @@ class TableFollower:
         for version in range(newest, -1, -1):
             for part in (*parts, self._part("data", version), self._part("schema", version)):
                 if found == transaction_id_of(self._source.table_id, version, self._name, part):
-                    # Of a version that also has rows, the columns alone are in the log.
+                    # For a version that also has rows, only the columns are in the log.
                     reached = version - 1 if part.startswith("schema") else version
                     return self._made(reached, table)
         raise self._foreign(writer)
 
     def _part(self, what: str, version: int) -> str:
-        """Name a transaction of a version, with what its commit says: another one has another."""
+        """Name a transaction of a version and its commit: another commit gets another name."""
         return f"{what}-{_digest(commit_path(self._source.path, version))[:16]}"
 
     def _made(self, version: int, table: VersionedTable) -> FollowState:
@@ -398,7 +398,7 @@ class TableFollower:
         return _brought(version, found.operation, became, receipt, path)
 
     def _source_at(self, version: int) -> SourceTable:
-        """Return the Delta table as of a version, without its files.
+        """Return the Delta table at a version, without its files.
 
         Raises:
             InvalidRequestError: A row table could not be like it (definite).

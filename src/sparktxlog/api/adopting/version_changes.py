@@ -118,7 +118,7 @@ def put_changes(
     source: SourceTable,
     actions: VersionActions,
 ) -> str:
-    """Add to a transaction what a version did to the rows; return how it is told, for people.
+    """Add to a transaction what a version did to the rows; return a text on it, for people.
 
     Args:
         source: The table at the version, without its files.
@@ -211,14 +211,14 @@ def _put_difference(
             log's table, also one that the version did not touch.
 
     Returns:
-        A key that the version touched, and of which there are other rows: nothing is added then.
+        A key that the version touched and that other rows have, too: nothing is added then.
     """
     keys = [quoted_name(key) for key in definition.keys]
     names = [quoted_name(column.name) for column in definition.columns]
     lanes = site.expressions.hashes(definition)
     kind = OperationKind.APPEND
     old = conform(before, definition, kind).select(*keys, *lanes)
-    # Of two rows with one key perhaps one is gone: only a row that was alone can be as it was.
+    # If two rows have one key, perhaps one is gone: only a row that was alone can be as it was.
     alone = old.groupBy(*keys).agg(
         F.count("*").alias(HOW_OFTEN), *[F.first(lane).alias(lane) for lane in LANE_COLUMNS]
     )

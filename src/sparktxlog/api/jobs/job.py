@@ -1,4 +1,4 @@
-"""What all Spark jobs share: their context, exit codes, and who watches them.
+"""What all Spark jobs share: their context, their exit codes, and the hook that watches them.
 
 Spark is imported and started by the first job step that needs it.
 """
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sparktxlog.worker.replica.applier import ApplyOutcome
 
 OK, ERROR, USAGE, LAGGING, DIVERGED, UNREACHABLE, BAD_CONFIG = ExitCode
-#: Names `module:function`, which is told of each job: it takes name and arguments when the job
+#: Names `module:function`, which is called for each job: it takes name and arguments when the job
 #: begins, and returns what takes exit code and result when it ends.
 HOOK_VARIABLE = "SPARKTXLOG_JOB_HOOK"
 
@@ -144,7 +144,7 @@ def perform(
 
 
 def _watched(name: str, arguments: argparse.Namespace) -> Callable[[int, dict[str, Any]], None]:
-    """Tell the hook, if there is one, that a job begins; return what tells it how it ended."""
+    """Tell the hook, if there is one, that a job begins; return what reports the end to it."""
     place = os.environ.get(HOOK_VARIABLE, "")
 
     def call(function: Callable[..., Any], *given: Any) -> Any:

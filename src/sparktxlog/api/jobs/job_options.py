@@ -1,4 +1,4 @@
-"""Jobs and their options, of which the command line makes commands; `jobs/*.py` run these.
+"""Jobs and their options: the command line makes commands of them, and `jobs/*.py` run them.
 
 Spark is not imported here, so that `sparktxlog --help` does not need it.
 """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     #: A position, or receipts of this log from any site.
     Seen: TypeAlias = int | Receipt | BatchReceipt | GroupedReceipt | None
-    #: The same, or "own": all that the session committed, read and was told of.
+    #: The same, or "own": all that the session committed, read and learned of.
     AtLeast: TypeAlias = Seen | Literal["own"]
 
 
@@ -64,7 +64,7 @@ def come_after(link: Nodes, seen: Seen) -> None:
     Raises:
         ForeignLogError: A receipt of another log (definite).
         LocalProtocolError, InvalidRequestError: As `least_position`.
-        TransportError: A receipt, and no node answers that could tell whether it is of its log.
+        TransportError: For a receipt: no node answers that could say whether it is of its log.
     """
     wanted = least_position(seen)
     if wanted.log_id is not None:

@@ -30,7 +30,7 @@ class Snapshot:
     diverged: Mapping[str, str] = field(default_factory=dict)
     _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
     _spark: SparkSession = field(repr=False)
-    #: Says of a table why it is not there at a position, or raises that it is unknown.
+    #: Says why a table is not there at a position, or raises that it is unknown.
     _absent: Callable[[str, int], NotAppliedError] = field(repr=False)
 
     def _repr_html_(self) -> str:
@@ -91,7 +91,7 @@ class Snapshot:
         return (self._uris[name], self.versions[name]) if name in self._uris else None
 
     def name_of(self, text: str) -> str:
-        """Return the name that the log has for a table, in the case of the snapshot's if it has it.
+        """Return the log's name of a table, spelled as in the snapshot if that has the table.
 
         Raises:
             InvalidNameError: No table can have this name (definite).

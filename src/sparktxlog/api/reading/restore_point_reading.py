@@ -1,4 +1,4 @@
-"""Reads this site's tables as of a restore point, as long as their files are there."""
+"""Reads this site's tables at a restore point, as long as their files are there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_at(get: Callable[..., Any], snapshot: Callable[[int], Snapshot], at: str) -> Snapshot:
-    """Return all tables of the site as of a restore point.
+    """Return all tables of the site at a restore point.
 
     Args:
         get: Returns the JSON answer of `GET path` of a node.

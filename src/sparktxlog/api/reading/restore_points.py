@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from sparktxlog.api.client import Client
 
 _COMMENT = "Its properties are the restore points of the log; it has no rows."
-#: Attempts against others who change points at the same time.
+#: Attempts while others change points at the same time.
 _ATTEMPTS = 20
 
 
 def create_point(client: Client, name: str, note: str = "") -> RestorePoint:
-    """Name a position after all that any site was told to be ordered before this call.
+    """Name a position after all that any site knew to be ordered before this call.
 
     Raises:
         NameTakenError: There is a point of that name (definite).
@@ -63,7 +63,7 @@ def create_point(client: Client, name: str, note: str = "") -> RestorePoint:
 
 
 def delete_point(client: Client, name: str) -> None:
-    """Delete a point, also an unfinished one; what only it held back may then be removed.
+    """Delete a point, also an unfinished one; what only this point held back may then be removed.
 
     Raises:
         NotFoundError: There is none (definite).
@@ -95,7 +95,7 @@ def named_point(get: Callable[..., Any], name: str) -> RestorePoint:
     """Return a point by its name.
 
     Args:
-        get: As of `known_points`.
+        get: As in `known_points`.
 
     Raises:
         NotFoundError: There is none (definite).

@@ -45,16 +45,16 @@ def register(
     Each row table that is applied here has a view; `bronze.events` has `txlog_bronze.events`.  What
     the log says of itself has views, too, and they hide row tables of these names: all of
     `codec.state_views.KEPT` and `VIEWS`.  `txlog.epochs` and `txlog.transfers` have the whole
-    history.  Of what else the node knows, it writes files every two seconds from now on; `as_of`
-    says of when a row is.  A view of a table shows the newest rows and columns whenever it is
-    read.  Of a batch that a worker applies at that moment it may show a part; `log.snapshot()` does
-    not.  Call it again when tables were created or dropped.  Views are only read.
+    history.  For the other views the node writes files every two seconds from now on; `as_of` is
+    the time of a row.  A view of a table shows the newest rows and columns whenever it is read.
+    While a worker applies a batch, the view may show a part of it; `log.snapshot()` does not.
+    Call it again when tables were created or dropped.  Views are only read.
     `format("txlog")` is registered, too.
 
     Args:
         spark: A session with Delta.
         log: What `connect` returned, or URLs of nodes as for `connect`; the first that answers
-            tells where the tables are.
+            says where the tables are.
         token: Client token, with a URL.
         schema: Schema of the session's catalog to make, or to make again.
         ca_file: Authority of certificates, with a URL.

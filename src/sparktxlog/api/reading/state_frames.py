@@ -28,7 +28,7 @@ class StateFrames:
         return self._view("commit_tables")
 
     def incoming(self) -> DataFrame:
-        """Return what is in negotiation, and with whom it waits; see `state_views.INCOMING`."""
+        """Return what is in negotiation, and what it waits for; see `state_views.INCOMING`."""
         return self._view("incoming")
 
     def survival(self) -> DataFrame:

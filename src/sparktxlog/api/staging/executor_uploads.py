@@ -1,8 +1,8 @@
 """Stages rows on executors that do not see the node's payload store: their tasks upload files.
 
 A task writes Parquet files into a directory of its own machine and sends each one when it is
-closed.  A file has a limit, and so have those that are not sent yet, so a task needs little disk
-and memory whatever its rows are.  If the node takes less than the task writes, the task waits.
+closed.  There is a limit for each file, and one for all that are not sent yet, so a task needs
+little disk and memory whatever its rows are.  If the node is slower than the task, the task waits.
 
 Each attempt at a task has file names of its own.  Spark returns what the successful attempt
 uploaded; the node removes other files with those that no transaction names.

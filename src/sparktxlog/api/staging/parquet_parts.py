@@ -48,14 +48,14 @@ class FileStage:
 
     Args:
         root: The payload store, or a directory in place of it.
-        folder: Directory of the operation, relative to the root.  It must be there: a task that
-            goes on after the write was aborted leaves nothing behind.
+        folder: Directory of the operation, relative to the root.  It must be there: so a task that
+            goes on after the write was aborted leaves no files.
         name: Start of the file names, different for each attempt.
         definition: The table.
         kind: What becomes of the rows.
         checks: Whether rows are checked for what the table does not take.
         limits: Most bytes of a file, and of all that are not closed: a file is closed when it has
-            more, or is the largest when all have.  None = there are no limits.
+            more, or if it is the largest when all together have more.  None = there are no limits.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ def file_partitions(definition: TableDefinition, kind: OperationKind) -> tuple[s
 
 
 def attempt_name() -> str:
-    """Return how the files of this attempt at a task begin: no other attempt's begin so."""
+    """Return how the names of this attempt's files begin; no other attempt has the same start."""
     context = TaskContext.get()
     assert context is not None
     return f"part-{context.partitionId():05d}-{context.taskAttemptId()}"

@@ -150,7 +150,7 @@ def _driver() -> str:
 
 
 def _differing(file: Path, get: Callable[..., Any]) -> str:
-    """Return in which way the node does not see the file, empty = it sees it."""
+    """Return how the node fails to see the file, empty = it sees it."""
     try:
         seen = get(f"/v1/probe/{file.name}")
     except (NotFoundError, PayloadStoreError):

@@ -1,7 +1,7 @@
 """Where a stream stands in the log, and the options that say where it begins and how far it goes.
 
 A position means the same at every site, a Delta version does not.  So an offset is a position, with
-the name of the log and the chain hash there: any site can tell whether it is of its own log.
+the name of the log and the chain hash there: any site can check whether it is of its own log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The published log of one site, as the planner of a stream reads it.
 
-The planner is a Python process beside Spark's driver.  It asks one node, and reads that node's
+The planner is a Python process next to Spark's driver.  It asks one node, and reads that node's
 queue table from disk.  If the node is lost, it goes on with another one of those that it was given.
 """
 
@@ -46,7 +46,7 @@ _PAGE = 200
 _PAUSE_S = 0.2
 #: Offsets that are known to be of the node's log; more are looked up again.
 _MOST_KNOWN = 100
-#: Seconds that a node has to answer beside its wait.
+#: Seconds that a node has to answer in addition to its wait.
 _ANSWER_S = 15.0
 
 
@@ -228,7 +228,7 @@ class StreamedLog:
             )
         found = self.chain_hash(offset.position)
         differs = bool(found and offset.chain_hash and found != offset.chain_hash)
-        # Of the log before a fork, only what both branches have in common is of this one.
+        # Of the log before a fork, only what both branches share belongs to this one.
         if differs or not (ours or found or not offset.position):
             raise _foreign(offset, info, "is of another branch of the log")
         self._remember(offset)

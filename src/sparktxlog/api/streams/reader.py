@@ -1,7 +1,7 @@
 """The source of a streaming query, and the same rows for a plain read.
 
-Spark keeps one reader for the planning of a query, in a Python process beside the driver, and
-pickles another one to the tasks, of which only `read` is called.
+Spark keeps one reader for the planning of a query, in a Python process next to the driver, and
+pickles another one to the tasks, which call only its `read`.
 """
 
 from __future__ import annotations

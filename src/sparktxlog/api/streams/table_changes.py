@@ -30,16 +30,16 @@ from sparktxlog.storage.interfaces import TableEffect
 
 CHANGE_TYPE, POSITION, OPERATION = "_change_type", "_position", "_operation"
 TIMESTAMP, PREDICATE = "_commit_timestamp", "_predicate"
-#: Columns beside those of the table; `PREDICATE` only with markers.
+#: Columns in addition to those of the table; `PREDICATE` only with markers.
 _BESIDE = (
     T.StructField(CHANGE_TYPE, T.StringType()),
     T.StructField(POSITION, T.LongType()),
     T.StructField(OPERATION, T.IntegerType()),
     T.StructField(TIMESTAMP, T.TimestampType()),
 )
-#: Name of a column in files, beside it in the schema, if it is another one (P33).
+#: Name of a column in files, kept in the schema with the column, if it is another one (P33).
 STORED = "sparktxlog.stored"
-#: The same: the schema version with which the table came into being, if there was one before it.
+#: The same: the schema version with which the table was created, if there was one before it.
 FIRST_VERSION = "sparktxlog.first_version"
 #: Kinds that remove rows without naming them.
 _REMOVES = (OperationKind.DELETE_WHERE.value, OperationKind.OVERWRITE.value)

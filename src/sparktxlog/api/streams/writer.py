@@ -5,8 +5,8 @@ the number of the batch.  So a batch that is run again is the same transaction, 
 The first one wins: the source may have other rows by then.
 
 Spark makes a writer for the tasks of each batch, and another one, in another process, for its
-commit.  The two know nothing of each other but the messages of the tasks.  Spark tells the query id
-only to tasks.
+commit.  The two share nothing but the messages of the tasks.  Spark names the query id only to
+tasks.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class TxLogStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Remove what tasks wrote, unless the log may have the batch; see `StagedAppend.abort`.
 
-        If no task came so far as to tell its directory, its files are removed by the node with
-        others that no transaction names.
+        If no task got far enough to report its directory, the node removes its files with others
+        that no transaction names.
         """
         for part in _parts(messages)[:1]:
             part.append.abort()

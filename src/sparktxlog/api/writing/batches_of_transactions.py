@@ -159,7 +159,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
             kind: A kind that carries rows.
             table: Name of the table.
             frame: Rows; the transaction column need not be one of the table's.
-            transaction: Column that tells transactions apart and orders them.
+            transaction: Column that distinguishes transactions and orders them.
             transaction_ids: Column with each transaction's UUID as text; default: random.  With
                 ids a batch may be repeated: no transaction takes effect twice.
 

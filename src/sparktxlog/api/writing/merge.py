@@ -36,7 +36,7 @@ Expression: TypeAlias = "str | Column"
 _Rows: TypeAlias = Literal["matched", "source", "target"]
 _Change: TypeAlias = Literal["update", "delete", "insert"]
 
-#: Columns beside those of the table; no table can have such names.
+#: Columns in addition to those of the table; no table can have such names.
 _IN_TARGET, _IN_SOURCE = "__txlog_in_target", "__txlog_in_source"
 _CHANGE, _OLD = "__txlog_change", "__txlog_old_"
 
@@ -56,8 +56,8 @@ class Merge:
     """Clauses of one MERGE; `execute` adds its effects to the transaction.
 
     The methods are those of `DeltaTable.merge`.  Expressions name the table `target` and the
-    source `source`, if `t.merge` was given no other names.  Of the clauses for a row the first one
-    whose condition holds counts.
+    source `source`, if `t.merge` was given no other names.  The first clause whose condition
+    holds for a row counts.
     """
 
     def __init__(

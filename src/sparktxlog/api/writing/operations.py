@@ -109,7 +109,7 @@ def made_for_newest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """What `create_table` says beside columns; None = as a table has it that is there."""
+    """What `create_table` says besides columns; None = as the table has it, if there is one."""
 
     table: str
     keys: tuple[str, ...]
@@ -274,9 +274,9 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             rows: Of all of its columns.
             on_duplicate: None: keys are not enforced, and the table may then have two rows with one
                 key.  "error": it takes effect only if no row with one of their keys is in the table
-                then.  `TxLog` looks them up in this site's replica and records that read: who
-                writes to the table before the transaction takes effect makes it a conflict, see
-                `retry`.  A `Client` has no tables, and refuses it.
+                then.  `TxLog` looks them up in this site's replica and records that read: if
+                anybody writes to the table before the transaction takes effect, that is a conflict,
+                see `retry`.  A `Client` has no tables, and refuses it.
 
         Raises:
             KeyConditionError: One of the keys is in the table (definite).
@@ -401,7 +401,7 @@ class Draft(ABC, Generic[ReceiptT]):
 
 
 class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
-    """Operations over one or more tables, all or nothing, and under which conditions."""
+    """Operations over one or more tables, all or nothing, and their conditions."""
 
     def __init__(
         self,
@@ -488,13 +488,13 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
             )
 
     def _record(self, position: int, tables: Sequence[str]) -> None:
-        """Note tables that were read; of several positions the oldest one is safe for all."""
+        """Note tables that were read; the oldest of several positions is safe for all."""
         oldest = position if self._read_position is None else min(position, self._read_position)
         self._read_position = oldest
         self._reads |= dict.fromkeys(tables)
 
     def _condition(self) -> Condition | None:
-        """Return under which condition it takes effect, None = under none."""
+        """Return the condition under which it takes effect, None = there is none."""
         if not self._reads and not self._versions:
             return None
         return Condition(

@@ -22,9 +22,9 @@ _PAUSE, _LONGEST_PAUSE_S = 4.0, 0.5
 def longest_pause_s(took_s: float) -> float:
     """Return the bound of a pause after a lost attempt, seconds.
 
-    It does not grow with the number of attempts.  Of all who write one table one always wins, so
-    pauses need not grow for that; and who lost often would wait while those who won go on, and
-    starve (`test_nobody_starves_at_one_hot_row`).
+    It does not grow with the number of attempts.  One of all writers of a table always wins, so
+    pauses need not grow for that.  A writer that lost often would otherwise wait while winners go
+    on, and starve (`test_nobody_starves_at_one_hot_row`).
     """
     return min(_PAUSE * took_s, _LONGEST_PAUSE_S)
 

@@ -21,7 +21,7 @@ _ATTEMPTS = 5
 
 
 def change_to_fit(given: Iterable[Column], table: TableDefinition) -> TableChange:
-    """Return what has to become of a table so that it has all columns of the rows.
+    """Return the change that a table needs so that it has all columns of the rows.
 
     Types that cannot become wider stay; the check of the rows says what is wrong with them.
     """

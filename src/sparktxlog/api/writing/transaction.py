@@ -315,8 +315,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
             spark.sql(f"UPDATE {t.in_sql('shop.orders')} SET paid = true WHERE id = 7")
 
         It is a table of its own, which begins as the commit table is now.  Delta runs statements on
-        it as on any other.  The commit of the transaction makes one version of the commit table of
-        all of them; after that it is gone.
+        it as on any other.  The commit of the transaction makes one version of the commit table
+        out of all of them; after that it is gone.
 
         Raises:
             UnknownTableError: There is no such commit table (definite).
@@ -519,7 +519,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         if not self._takes_more():
             return
         has_vectors, properties, present = table.deletion_vectors, table.properties, None
-        if has_vectors is None or properties is None:  # who does not say it takes what is there
+        if has_vectors is None or properties is None:  # then as the table has it
             present = self._site.existing(table.table)
         if has_vectors is None:
             has_vectors = present is not None and present.deletion_vectors
