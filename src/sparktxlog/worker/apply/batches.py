@@ -86,7 +86,7 @@ class Piece:
     effect: TableEffect
     #: True: all its rows belong to it.  False: only those between the stage's bounds.
     whole: bool
-    #: No row of it stands before this place.
+    #: None of its rows stands before this place.
     start: LogPlace = START
 
     @property
@@ -97,7 +97,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStage:
-    """Rows of which the last operation of each key counts, less what predicates after them match.
+    """Rows: the last operation of each key counts, less what predicates after them match.
 
     Or a change of the table, and nothing else.
     """
@@ -146,7 +146,7 @@ class TableStage:
 
     @property
     def removable(self) -> tuple[Piece, ...]:
-        """Whole pieces of which a later operation may remove rows."""
+        """Whole pieces from which a later operation may remove rows."""
         keyed = (LogPlace(piece.effect.last, _LAST_OP) for piece in self.keyed)
         last = max([START, *keyed, *(where.place for where in self.wheres)])
         return tuple(piece for piece in self.whole if piece.start < last)
@@ -237,7 +237,8 @@ def batch_segments(
 ) -> Sequence[Segment]:
     """Return the segments of the next batch: a prefix up to the first signature boundary.
 
-    A restore point is one, too: its segment ends there, and tables can be read as of it.
+    A restore point is a boundary, too: its segment ends there, and tables can be read at that
+    point.
 
     Args:
         interval: `signature-interval` of the cluster, positions.
@@ -358,7 +359,8 @@ def _plan_table(
     """Plan the tables of one name: the one that is there, and the one that is there at the end.
 
     A table that is created and dropped within the batch is left out.  Schema versions go on from a
-    dropped table to the one that is created after it, so they tell whose an effect is (P33).
+    dropped table to the one that is created after it, so they say which table an effect is for
+    (P33).
 
     Args:
         known: The replica has a table of that name.

@@ -97,7 +97,7 @@ def runs_after(document: Callable[..., Any], after: int) -> Iterator[dict[str, A
     """Yield the runs of a node's queue that start after a position, ascending.
 
     Args:
-        document: As of `find_cut`.
+        document: As in `find_cut`.
     """
     while page := document("/v1/queue", after=after, limit=_PAGE):
         yield from page

@@ -1,7 +1,7 @@
 """Rows of a batch as DataFrames, reduced by key: functions from DataFrame to DataFrame.
 
 `rows_of` reads pieces of effects with the place of each row; `last_operations` keeps the last
-upsert or delete of each key; `with_gone` tells which appended rows a later operation removes.
+upsert or delete of each key; `with_gone` marks appended rows that a later operation removes.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def last_operations(
     Args:
         distinct: No two of them have the same key, so there is nothing to fold.
 
-    **Shape:** the table's columns (NULL beside the keys where deleted), one row a key; then
+    **Shape:** the table's columns (NULL except in the keys where deleted), one row a key; then
     position, op and `DELETED_COLUMN`.
 
     Raises:
@@ -224,7 +224,7 @@ def last_operations(
 def _as_stored(rows: DataFrame, definition: TableDefinition) -> DataFrame:
     """Make the empty text of partition columns NULL, as Delta stores it; else its hash would count.
 
-    Staged files have it so; rows that came with a request do not.
+    Staged files have NULL already; rows that came with a request do not.
     """
     texts = [
         column.name
@@ -236,7 +236,7 @@ def _as_stored(rows: DataFrame, definition: TableDefinition) -> DataFrame:
 
 def _folded(rows: DataFrame, definition: TableDefinition, carried: Sequence[str]) -> DataFrame:
     """Keep the last row of each key."""
-    # Two rows of one key in one operation are refused at submit.  Should they come all the same,
+    # Two rows of one key in one operation are refused at submit.  If they come all the same,
     # their hashes decide, so that every site takes the same one.
     order = F.struct(
         POSITION_COLUMN,

@@ -1,8 +1,8 @@
 """The commit of a stage's keyed rows and predicates: it removes rows, and inserts others.
 
 It removes every row whose key the stage upserts or deletes, and inserts exactly one row for
-each key whose last operation is an upsert, so that duplicates by key never depend on layout.  Of
-the other rows it removes those that a predicate of the stage matches.
+each key whose last operation is an upsert, so that duplicates by key never depend on layout.  It
+also removes the other rows that a predicate of the stage matches.
 
 One Spark job finds the files with rows to be removed, by their keys.  A second one writes what
 stays of those files, and the new rows, and counts what does not stay, so that the new signature is
@@ -94,7 +94,7 @@ class StageRows:
             _release(self._last)
 
     def has_merge(self) -> bool:
-        """Return whether there is something to MERGE: it takes a Spark job to see that of files."""
+        """Return whether there is something to MERGE; for files only a Spark job finds it out."""
         return bool(self._stage.keyed or self._stage.partial or self._touched_pieces())
 
     def untouched_files(self) -> list[StagedFile]:

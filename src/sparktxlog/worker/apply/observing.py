@@ -41,7 +41,7 @@ def result_of(observation: Observation) -> Mapping[str, Any] | None:
     def wait() -> None:
         try:
             found.set_result(observation.get)
-        except Exception as error:  # noqa: BLE001 whoever asks gets it
+        except Exception as error:  # noqa: BLE001 - the caller gets it
             found.set_exception(error)
 
     Thread(target=wait, name="observation", daemon=True).start()

@@ -67,7 +67,7 @@ def signature_columns(definition: TableDefinition) -> list[Column]:
 def observed(
     rows: DataFrame, observation: Observation, lanes: Sequence[Column], *others: Column
 ) -> DataFrame:
-    """Return rows whose signature an observation counts beside a job that reads them.
+    """Return rows whose signature an observation counts during a job that reads them.
 
     The hashes are columns of their own for that: Spark sends an observation's expressions back from
     each task, and those of arrays and maps hold a piece of the last row, whose memory is free by
@@ -108,7 +108,7 @@ def _sums(lanes: Sequence[Column]) -> list[Column]:
 
 
 def count_columns() -> list[Column]:
-    """Return aggregates as `signature_columns` does, of which only the first, the rows, counts."""
+    """Return aggregates as `signature_columns` does; only the first one, the rows, counts."""
     nothing = F.lit(None).cast("bigint")
     return [F.count(F.lit(1)).alias(AGGREGATES[0]), *(nothing.alias(n) for n in AGGREGATES[1:])]
 

@@ -1,10 +1,10 @@
-"""The replica's Delta tables: their creation, their commits, and who wrote these.
+"""The replica's Delta tables: their creation, their commits, and the writers of these commits.
 
 Versions newer than the recorded one are examined before each batch.  A commit is *own* if its
 `userMetadata` names this log id and table.  A commit that changes neither data nor
-metadata (OPTIMIZE, VACUUM, checkpoints) is accepted.  Any other stops the table as diverged, also a
-RESTORE: it brings back old rows but keeps the newer `txn` versions, so the worker would skip the
-undone commits.
+metadata (OPTIMIZE, VACUUM, checkpoints) is accepted.  Any other commit stops the table as
+diverged, also a RESTORE: it brings back old rows but keeps the newer `txn` versions, so the worker
+would skip the undone commits.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _foreign(commit: TableCommit, version: int, name: str, advice: str) -> Diver
 
 
 def is_own(own: OwnCommit | None, log_id: str, name: str) -> TypeGuard[OwnCommit]:
-    """Return whether a commit is of this log's worker, for this table."""
+    """Return whether this log's worker made a commit, for this table."""
     return own is not None and own.log_id == log_id and own.table == name
 
 

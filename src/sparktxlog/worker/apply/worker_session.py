@@ -1,4 +1,4 @@
-"""Spark sessions of workers: their settings, and what their commits and jobs are marked with."""
+"""Spark sessions of workers: their settings, and the marks of their commits and jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION_SETTINGS = {
     # Else a text `${env:HOME}` in a predicate would be what it is at this site.
     "spark.sql.variable.substitute": "false",
     # A predicate sees rows.  Parquet would skip those that its bounds and dictionaries exclude,
-    # and of floats these say what SQL does not (docs/decisions/0065-filters-see-rows.md).
+    # and for floats these disagree with SQL (docs/decisions/0065-filters-see-rows.md).
     "spark.sql.parquet.filterPushdown": "false",
     # A table without the rows of a file is not the table.
     "spark.sql.files.ignoreCorruptFiles": "false",
@@ -59,7 +59,7 @@ def has_jvm(session: SparkSession) -> bool:
 
 
 def check_digits(session: SparkSession) -> None:
-    """Refuse a JVM in whose language numbers have other digits: Delta would name its files so.
+    """Refuse a JVM whose language has other digits: Delta would name its files with them.
 
     Raises:
         InvalidRequestError: (definite).

@@ -73,7 +73,7 @@ class SiteLog:
     log_id: str
     #: The log can be replayed after this position; 0 = all of it.
     kept_after: int
-    #: Attics of the site beside that of the lake.
+    #: Attics of the site other than that of the lake.
     attics: tuple[Attic, ...] = ()
 
     @classmethod

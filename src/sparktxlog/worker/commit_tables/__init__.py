@@ -1,4 +1,4 @@
-"""Commit tables: what Spark does to them beside the commits of users.
+"""Commit tables: what Spark does to them besides the commits of users.
 
 delta_reading   a Delta table, read by Spark
 table_adoption  a Delta table becomes a commit table

@@ -253,7 +253,7 @@ def _check_unchanged(plain: PlainTable, newest: int) -> None:
 def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) -> str:
     """Remove what moved from the old table; return what is left of it.
 
-    The log goes first: who looks finds no table, and never one that lacks files.
+    The log goes first: a reader finds no table, and never one that lacks files.
     """
     source = Path(plain.path)
     if newest != plain.version:
@@ -272,5 +272,5 @@ def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) ->
 
 
 def _remove(directory: Path) -> None:
-    """Remove a table that did not come about; all in it are second names and copies."""
+    """Remove a table that was not made in the end; all in it are second names and copies."""
     shutil.rmtree(directory, ignore_errors=True)

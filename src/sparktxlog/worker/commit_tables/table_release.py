@@ -33,9 +33,9 @@ class TableRelease:
     table: str
     path: str
     version: int
-    #: Whether the log has it no more.
+    #: Whether the log no longer has it.
     dropped: bool
-    #: Those that its protocol names, for its readers to know; None = all that it had stayed.
+    #: Features that its protocol names, for its readers to know; None = all that it had stayed.
     features: tuple[str, ...] | None = None
 
     def to_document(self) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def release(
         name: `schema.table`.
         path: A directory that does not exist; it appears when it is whole.
         drop: Drop the table from the log then; what was committed until then is in the directory.
-        keep_features: Of its protocol, but the one that says that a catalog has it; else those go
-            that nothing in the table uses.
+        keep_features: Keep all of its protocol, but the one that says that a catalog has it; else
+            those that nothing in the table uses are removed.
         tell: Takes a line for people at each step.
 
     Raises:

@@ -2,8 +2,9 @@
 
 Delta compacts no table that a catalog manages, so OPTIMIZE runs on a plain twin, and its commit is
 ordered as any other.  While it runs, the twin follows its table: Delta itself then checks what
-others committed meanwhile, by its own rules, and commits the next version.  What loses nevertheless
-is made again; where two sites compact at once, one loses and finds nothing to do.
+others committed meanwhile, by its own rules, and commits the next version.  A compaction that
+loses all the same is made again; where two sites compact at once, one loses and finds nothing to
+do.
 
 Checkpoints, VACUUM and the removal of leftovers are this site's own, and no commits.
 """
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
     from sparktxlog.codec.delta_catalog.catalog_answers import CatalogTable
 
-#: How often a compaction that loses is made at most.
+#: Most attempts at a compaction that loses.
 ATTEMPTS = 3
 #: Seconds that its commit may take until it is ordered.
 COMMIT_S = 120.0
@@ -129,7 +130,7 @@ class CommitTableKeeper:
         spark: Returns the session; called only if there is something to compact.
         link: The node of this site.
         root: The directory of all tables, which is here.
-        plain_root: That of the plain tables beside them, None = there are none.
+        plain_root: That of the plain tables next to them, None = there are none.
         tell: Called with a line after each table.
     """
 
@@ -350,7 +351,7 @@ def _following(table: Path, twin: Path) -> Iterator[None]:
                     extend_plain_twin(table, now, twin)
                     newest = now
             except (StorageError, OSError):
-                return  # it has a version of its own, or its files are gone: the commit tells
+                return  # it has a version of its own, or its files are gone: the commit says which
 
     thread = threading.Thread(target=follow, name="twin", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
 """Commit tables that a transaction of Spark reads and writes, each on a plain twin of its own.
 
 Delta itself runs the statements, on the twin, by its path.  What they did there together is staged
-as one commit of the table, and all tables are asked for in one request.  A twin is of one
+as one commit of the table, and one request asks for all tables.  A twin belongs to one
 transaction: the next attempt makes another one.
 """
 

@@ -1,4 +1,4 @@
-"""Stages a donor's tables beside the replica's: fetches, checks and recounts, replaces nothing.
+"""Stages a donor's tables next to the replica's: fetches, checks, recounts; replaces nothing.
 
     all tables:   offered → equal already? → logs → ways → live files → space for all of them
     table by table:                                        live files → recount → staged

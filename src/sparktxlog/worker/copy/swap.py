@@ -2,7 +2,7 @@
 
     RENAME   the staged directory, log included, becomes the table's; the old one is moved to
              the attic first.  Versions and commit times are then the donor's.
-    COMMIT   staged files are linked beside the old ones, and one commit removes the old live files
+    COMMIT   staged files are linked next to the old ones, and one commit removes the old live files
              and adds the donor's.  The old state stays in the table's history.
 
 Both work only at the version of the old table that was examined (`examining`).  If somebody
@@ -52,7 +52,7 @@ SWAP_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """A table fetched from a donor: a readable Delta table beside the replica's."""
+    """A table fetched from a donor: a readable Delta table next to the replica's."""
 
     offered: OfferedTable
     #: Its directory.

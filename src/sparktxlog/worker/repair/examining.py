@@ -1,4 +1,4 @@
-"""Which versions a table has before it is replaced, and who wrote them.
+"""Which versions a table has before it is replaced, and the writers of these versions.
 
 A table is replaced only at the version that was examined, after that version's foreign rows were
 exported.  If another writer commits in between, the table is examined again.  All is read from the

@@ -189,7 +189,7 @@ class TableRepair:
                 way=RepairWay.REBUILD,
                 reason=table.diverged or lost,
                 recorded_version=-1,
-                # Before its position the log has nothing for a table that was never made here.
+                # For a table that was never made here, the log has nothing before its position.
                 position=position if table.version < 0 else 0,
             )
         elif examined.foreign:
@@ -230,7 +230,7 @@ class TableRepair:
                 placed=None,
             )
         except Exception as error:
-            # What the table is cannot be known any more, so it is built again.
+            # Nobody can know any more what the table is, so it is built again.
             _logger.exception("the log of table %s is damaged", name)
             return Examined(version=newest_commit(self.lake / name), replaced=str(foreseen(error)))
 
@@ -445,7 +445,7 @@ class TableRepair:
         plan = batch.tables.get(name)
         anew = None if plan is None or table.version >= 0 else plan.create
         progress = TableProgress(
-            # Built anew it begins as it was created; changes of it follow in the log (P33).
+            # Built again it begins as it was created; changes of it follow in the log (P33).
             definition=anew or table.definition,
             recorded=table.version,
             version=table.version,

@@ -1,6 +1,6 @@
 """Repairs by the worker itself: tables that others wrote to, where a copy would be made for them.
 
-A copy replaces a whole replica.  If all that is wrong is commits of others on whole tables, the
+A copy replaces a whole replica.  If commits of others on whole tables are all that is wrong, the
 files of this site suffice, and nothing but these tables has to be read.
 """
 
@@ -18,7 +18,7 @@ def repair_stopped(repair: TableRepair) -> list[RepairOutcome]:
     """Restore each table that stands still to its recorded version, and replay what follows.
 
     Returns:
-        What was done; nothing if that of any table is not whole: then only a copy helps.
+        What was done; nothing if a table's recorded version is not whole: then only a copy helps.
 
     Raises:
         TransportError: The node cannot be reached.  What was begun is done by a later call.

@@ -5,8 +5,9 @@
 
 The facts of an entry name the version of the old table that it covers, and the swap happens on that
 version or not at all (`swap`).  A later export of the old table replaces the earlier one, whose
-rows it includes; one after a swap that must be repeated does not, nor does that of a table that
-somebody put in the old one's place.  Operators decide whether rows are submitted again.
+rows it includes.  An export after a swap that must be repeated does not replace it, nor does one
+of a table that somebody put in the old one's place.  Operators decide whether rows are submitted
+again.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class TableQuarantine:
     ) -> Entry:
         """Save the rows of the old table that the donor's version lacks, duplicates counted.
 
-        Does it once for each examined version.  Of a table that cannot be read the files are kept,
-        and the entry says so.
+        Does it once for each examined version.  If a table cannot be read, its files are kept, and
+        the entry says so.
 
         Args:
             definition: Of the donor's version.
@@ -165,9 +166,10 @@ def lacking(
 ) -> DataFrame:
     """Return the rows of `held` that `donor` lacks; equal rows count as often as they occur.
 
-    Spark's `exceptAll` does not take maps, so rows are compared by two hashes, as signatures have
     them.  The table may have changed between both (P33): columns are compared by their names in
-    files, and as the wider one of their types.  Those that the log added later are left out.  Any
+    files, and as the wider one of their types.  Columns that the log added later are left out.  Any
+    other column that `held` does not have counts as NULL there.  Columns that only `held` has are
+    kept.
     other that `held` does not have counts as NULL there.  Columns that only `held` has are kept.
 
     **Shape:** columns of `held`, no order.

@@ -11,7 +11,7 @@ from sparktxlog.worker.apply.batches import Batch, Step, StepKind
 
 _logger = logging.getLogger(__name__)
 
-#: How long a step takes beside others; only the rows of a few are read.
+#: How long a step takes relative to others; only the rows of a few are read.
 _WEIGHTS = {StepKind.MERGE: 10, StepKind.CLEAR: 5}
 
 

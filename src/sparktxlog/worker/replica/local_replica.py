@@ -6,9 +6,9 @@ Each batch is applied exactly once.  It is journaled before its first commit, an
 carries a rising `txn` version with the step's number.  After a crash the batch is repeated with the
 same end: each table goes on after the last step in its own log.
 
-A table that somebody else wrote to stands still as diverged; the others go on.  So does a table of
-which a step fails when the batch is done again, unless the fault is that of the whole site (a full
-disk, Spark is gone, the lake cannot be written): then the batch fails, and waits.
+A table that somebody else wrote to stands still as diverged; the others go on.  A table also stands
+still if one of its steps fails when the batch is done again.  But if the fault is that of the whole
+site (a full disk, Spark is gone, the lake cannot be written), the batch fails, and waits.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 Tables = dict[str, ReplicaTable]
-#: Failures of which no table is the cause.
+#: Failures that no table causes.
 _OF_THE_SITE = (StorageError, TransportError, InvariantViolation)
 
 
@@ -77,7 +77,7 @@ class Replica:
         session: The worker's own.
         directory: The lake, locked by this process.
         info: Of the node that serves the log.
-        watch: Is told how far a batch is.
+        watch: Learns how far a batch is.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Replica:
     def _next_segments(self, tail: LogTail) -> Sequence[Segment]:
         pending, segments = self.state.pending, tail.segments
         if pending is not None and pending.cut is not None:
-            # The worker that began it was told to stop there: it ends there again.
+            # The worker that began it had to stop there: it ends there again.
             segments = cut_segments(segments, pending.cut)
         return batch_segments(
             segments, self._signature_interval, end=pending.last if pending else None
@@ -194,7 +194,7 @@ class Replica:
         """Apply a batch to all tables; return them as they are then.
 
         Args:
-            unread: Tables of which a file of the batch cannot be read → why.
+            unread: Tables for which a file of the batch cannot be read → why.
 
         Raises:
             ApplyError: A step failed for the first time; the other tables are done.
@@ -305,7 +305,7 @@ class Replica:
         resumed: bool,
         unread: Mapping[str, ApplyError],
     ) -> Batch:
-        """Drop the tables of which a batch says so; return the batch without that."""
+        """Drop the tables that a batch drops; return the batch without the drops."""
         plans = dict(batch.tables)
         for name, plan in batch.tables.items():
             if plan.dropped is None:

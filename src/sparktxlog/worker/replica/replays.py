@@ -26,7 +26,7 @@ _MAX_OUTCOME = 500
 
 
 class ReplayRecords:
-    """Notes the catch-ups by replay of one worker.
+    """Notes the catch-ups of one worker by replay.
 
     Args:
         source: Used by the worker's own thread.

@@ -112,7 +112,7 @@ class Fault(str, Enum):
 
 
 def fault_of(error: TxLogError) -> Fault:
-    """Return which kind of failure an error of the worker's node, a donor or a disk is."""
+    """Return the kind of a failure: an error of the worker's node, a donor or a disk."""
     if isinstance(error, _REFUSALS):
         return Fault.TRANSPORT if error.retryable else Fault.REFUSED
     if isinstance(error, DiskFullError):
@@ -379,7 +379,7 @@ class ReplicaDriver:
             return True
         away = isinstance(error, TransportError) and self.phase is not ReplicaPhase.IDLE
         if not away:
-            # The node need not be told that it could not be reached.
+            # The node need not hear that it could not be reached.
             self._replica.note_error(str(error))
         if not self._replica.spark_runs() or self._is_final(error):
             raise error

@@ -74,7 +74,7 @@ class NodeInfo:
     published: int = 0
     #: Directory of the commit tables.
     commit_table_root: str = ""
-    #: Directory of plain tables beside them, None = there are none.
+    #: Directory of plain tables next to them, None = there are none.
     plain_table_root: str | None = None
     #: Where old files are kept before a copy replaces them, None = nowhere.
     backup_dir: str | None = None
@@ -132,9 +132,9 @@ class HttpLogSource(Http):
 
     Args:
         url: Base URL of the node's client interface.
-        token: Client token, if the node asks for one; default: as of `Http`.
+        token: Client token, if the node asks for one; default: as in `Http`.
         admin_token: Operator's token for `maintain_log`; default: the client token.
-        ca_file: As of `Http`.
+        ca_file: As in `Http`.
 
     Raises:
         ConfigError: That is no URL (definite).
@@ -171,11 +171,11 @@ class HttpLogSource(Http):
     def rows_and_commits(
         self, names: Iterable[str], lake: str | Path
     ) -> tuple[list[str], list[str]]:
-        """Tell the names of row tables from those of commit tables, as the log has them.
+        """Separate the names of row tables from those of commit tables, as the log has them.
 
         Raises:
-            UnknownTableError: It is neither, or a row table that the replica in the lake has not
-                (definite).
+            UnknownTableError: It is neither, or a row table that the replica in the lake does not
+                have (definite).
         """
         state, rows, commits = read_state(lake), list[str](), list[str]()
         for name in names:
@@ -189,7 +189,7 @@ class HttpLogSource(Http):
                     hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
                     table=found.name,
                 )
-            else:  # without a state, who reads it says that nothing was applied
+            else:  # without a state, its reader says that nothing was applied
                 rows.append(found.name)
         return rows, commits
 

@@ -141,8 +141,8 @@ class ReplicaState:
     copying: PendingCopy | None = None
     #: Donor, position and id of the last copy, `B@1200/3f0c…`; empty = none.
     copied_from: str = ""
-    #: A position that may lie inside a published segment: the worker was told to stop there
-    #: (`--at-most`), or the replica was restored from an image.
+    #: A position that may lie inside a published segment: a worker had to stop there (`--at-most`),
+    #: or the replica was restored from an image.
     cut: Cut | None = None
 
     def begin(self, batch: Batch, log_id: str, cut: Cut | None = None) -> ReplicaState:

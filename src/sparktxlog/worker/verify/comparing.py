@@ -104,7 +104,7 @@ class SiteComparison:
 
     @property
     def state(self) -> ClusterState:
-        """What the judge says of the sites, and worse where a difference was found or not sought.
+        """What the judge says of the sites; worse if a difference was found or not looked for.
 
         Reports that nobody could compare are no proof that sites are equal.
         """

@@ -1,7 +1,7 @@
 """Progress of work that reports only its end: a thread looks at it from time to time.
 
-Progress is a log record with `done` and `total`; whoever shows it decides how often and in what
-form.
+Progress is a log record with `done` and `total`; the code that shows it decides how often and in
+what form.
 """
 
 from __future__ import annotations
