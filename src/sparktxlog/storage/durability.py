@@ -157,10 +157,10 @@ def link_or_copy(source: Path, target: Path) -> None:
 def read_whole(path: str | Path, most: int | None = None) -> bytes:
     """Return the bytes of a file, with fewer calls of the system than `Path.read_bytes`.
 
-    It must be a regular one, no link; what has directories of others above it is a `ForeignFile`.
+    It must be a regular one, no link; a file below directories of others is a `ForeignFile`.
 
     Args:
-        most: Of a longer file this and at least one more byte is enough; None = all of it.
+        most: If the file is longer, this and at least one more byte is enough; None = all of it.
     """
     descriptor = open_plain(path)
     try:

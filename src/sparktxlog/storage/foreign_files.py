@@ -128,7 +128,8 @@ class ForeignFile:
         """Return its bytes; errors as `open`.
 
         Args:
-            most: Of a longer file this and at least one more byte is enough; None = all of it.
+            most: If the file is longer, this and at least one more byte is enough; None = all of
+            it.
         """
         with self.open() as file:
             return read_open(file.fileno(), most)
@@ -200,8 +201,8 @@ class ForeignFile:
     def put(self, source: str | bytes) -> Linked:
         """Give a durable file of the node, or bytes, this name if it is free.
 
-        Who reads the name never sees a part of it.  What a power loss left of the same bytes is
-        filled.  Where there are no hard links, a file is copied.
+        A reader of the name never sees a part of it.  If a power loss left a part of the same
+        bytes, that is filled.  Where there are no hard links, a file is copied.
 
         Returns:
             What then has the name.
@@ -371,7 +372,7 @@ def _is_torn(found: bytes, whole: bytes) -> bool:
 
 @contextmanager
 def _refusing(path: str | Path) -> Iterator[None]:
-    """Say of a link, or of a file in the place of a directory, what it is."""
+    """Name what is there: a link, or a file in the place of a directory."""
     try:
         yield
     except OSError as error:

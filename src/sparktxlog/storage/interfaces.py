@@ -118,7 +118,7 @@ class AppendQueue:
     entries: tuple[QueueEntry, ...]
     #: Wall clock, microseconds since 1970 UTC.
     ordered_at: int
-    #: Tables that came into being or changed with these entries: (position, definition after it).
+    #: Tables that were created or changed with these entries: (position, definition after it).
     tables: tuple[tuple[int, TableDefinition], ...] = ()
     #: Table and what was written to it, for each entry that did, ascending by entry.
     writes: tuple[tuple[str, TableWrites], ...] = ()
@@ -410,7 +410,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalState:
-    """What the node needs at start beside the core's state."""
+    """What the node needs at start in addition to the core's state."""
 
     core: RecoveredState
     #: This node's incarnation.

@@ -1,4 +1,4 @@
-"""Row tables in the lake of a replica, as their Delta logs describe them; for who only reads them.
+"""Row tables in the lake of a replica, as their Delta logs describe them; only for reading.
 
 lake/orders/_delta_log   written by the site's worker, by nobody else
 """
@@ -12,7 +12,7 @@ from sparktxlog.delta.log_files import commit_path, has_log
 from sparktxlog.delta.log_segments import Version, read_version
 from sparktxlog.errors import CorruptLogError, StorageError
 
-#: What tells a commit file from another one in its place: inode, modification time in ns.
+#: Distinguishes a commit file from another one in its place: inode, modification time in ns.
 _Stamp = tuple[int, int]
 
 

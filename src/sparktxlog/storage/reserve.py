@@ -41,7 +41,7 @@ class Reserve:
         self._again_at = monotonic()
 
     def take(self) -> bool:
-        """Give the space to who needs it now; return whether there was some."""
+        """Give the space to what needs it now; return whether there was some."""
         with self._lock:
             there = self._path.exists()
             self._whole = False
@@ -66,7 +66,7 @@ class Reserve:
             self._whole = self._make()
 
     def free_bytes(self) -> int:
-        """Return how many bytes are free beside the reserve."""
+        """Return how many bytes are free besides the reserve."""
         found = os.statvfs(self._path.parent)
         return found.f_bavail * found.f_frsize
 

@@ -1,7 +1,7 @@
 """Copies the checkpoint directory of a streaming query of Spark, so that it goes on elsewhere.
 
 A checkpoint has the query's id in `metadata`, what each batch reads in `offsets/<batch>`, and which
-batches are done in `commits/<batch>`; state is beside them.  Names in it are relative.  Offsets of
+batches are done in `commits/<batch>`; state is next to them.  Names in it are relative.  Offsets of
 a commit table and positions of the log mean the same at every site.
 """
 

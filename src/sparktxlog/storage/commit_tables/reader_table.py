@@ -2,8 +2,8 @@
 
 It has the same files, as hard links, and a version for each of the table's.  Its protocol lacks
 what those readers do not know and do not need: `catalogManaged`, and features that concern
-checkpoints and vacuum, of which there is neither.  Deletion vectors are named from the first
-version that has one.  Nobody writes into it; if somebody did, it is made again.
+checkpoints and vacuum: it has neither.  Deletion vectors are named from the first version that has
+one.  Nobody writes into it; if somebody did, it is made again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _log = structlog.get_logger("sparktxlog.plain")
 
 
 class _TouchedError(Exception):
-    """The directory has what the table has not."""
+    """The directory has something that the table does not have."""
 
 
 class ReaderTable:
@@ -69,7 +69,7 @@ class ReaderTable:
         self._is_open = False
 
     def follow(self, version: int) -> None:
-        """Bring the plain table to a version, all of which are placed.
+        """Bring the plain table to a version; all versions up to it are placed.
 
         Raises:
             CorruptLogError: The table's log does not begin with version 0, or lacks a file; or the
@@ -157,7 +157,7 @@ class ReaderTable:
             self._version = number
 
     def _make_again(self, version: int) -> None:
-        """Make the table anew beside the touched one, and put it in its place."""
+        """Make the table again next to the touched one, and put it in its place."""
         fresh = self._target.with_name(f".{self._target.name}.new")
         old = self._target.with_name(f".{self._target.name}.old")
         for directory in (fresh, old):
@@ -213,7 +213,7 @@ def remove_unknown(root: Path, known: set[Path]) -> list[Path]:
     """Remove plain tables of no table of the log; return them.
 
     Args:
-        known: Where those are that stay.
+        known: Where the tables are that stay.
 
     Raises:
         StorageError: Some may be left; try again.

@@ -48,7 +48,7 @@ assert {*REQUIRED_PROPERTIES} == {names[0] for names in _PROPERTIES.values()}
 
 
 def drop_unused_features(table: Path) -> tuple[str, ...]:
-    """Take from a plain twin's log the features that nothing in it uses.
+    """Take the features that nothing in it uses from a plain twin's log.
 
     Args:
         table: A twin with all its versions, which nobody else uses.

@@ -4,8 +4,8 @@ One directory below a root for each table, named by its UUID; Spark writes into 
 reads what Spark staged, and places what was ordered: the files of a version, then its commit file.
 
 Nothing here is synced when a commit is taken or placed.  What was taken is durable in the journal
-or the payload store, before the log promises anything.  So what a power loss takes from here, the
-node places again: `sync` is called before the journal says that it need not.
+or the payload store, before the log promises anything.  So the node places again what a power loss
+takes from here: `sync` is called before the journal says that it need not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = structlog.get_logger("sparktxlog.tables")
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where commit files have a second name, below the root: Delta cleans up those before a checkpoint,
-#: and a site that comes later needs them.
+#: and a site that joins later needs them.
 KEPT_COMMITS = ".commits"
 #: Where transactions of Spark have their plain twins, below the root: a job that is killed leaves
 #: one there, which only has further names of the table's files, and what the job wrote.
@@ -335,7 +335,7 @@ class TablePlaces:
         return commits_in(self._root / uuid)
 
     def kept_commit(self, uuid: str, version: int) -> ForeignFile:
-        """Return the second name of a commit file; who uses it compares its digest."""
+        """Return the second name of a commit file; its user compares its digest."""
         name = self._version(uuid, version).name
         return ForeignFile(str(self._root), f"{KEPT_COMMITS}/{uuid}/{name}")
 
@@ -388,7 +388,7 @@ class TablePlaces:
 
 @contextmanager
 def _reading_staged(path: Path, field: str) -> Iterator[None]:
-    """Say of what a writer should have staged why it cannot be read."""
+    """Say why a file that a writer should have staged cannot be read."""
     try:
         yield
     except FileNotFoundError:

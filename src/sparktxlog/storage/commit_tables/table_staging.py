@@ -71,7 +71,7 @@ class TableStaging:
         return False
 
     def _holds(self, uuid: str, file: StagedFile) -> bool:
-        """Return whether a file has its place; who asks again and again reads it once."""
+        """Return whether a file has its place; repeated calls read it only once."""
         try:
             self._places.store.verify(replace(file, path=f"{uuid}/{file.path}"))
         except (ManifestMismatchError, PayloadStoreError):

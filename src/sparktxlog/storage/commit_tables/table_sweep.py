@@ -6,9 +6,9 @@
     <root>/<UUID>                              directories that no table of the log has: it was
                                                dropped, or its creation failed
     <root>/.transactions/…                     plain twins of jobs that were killed
-    <root>/.incoming/…                         parts of files whose transfer nobody goes on with
+    <root>/.incoming/…                         parts of files whose transfer nobody continues
 
-Sites vacuum on their own: nothing of it is a commit, and old versions may go at one site and stay
+Sites vacuum on their own: none of it is a commit, and old versions may go at one site and stay
 at another.  A file is old if its bytes are, and if its name is an hour old: a site gives old files
 their names when it places what was ordered late.
 """
@@ -124,7 +124,7 @@ def unused_directories(
 ) -> list[Path]:
     """Return the directories below the root that have had no table for long enough.
 
-    What has none for the first time is remembered, and no more if it gets one.
+    A directory that has none for the first time is remembered, and forgotten if it gets one.
 
     Args:
         known: UUIDs of all tables of the log.

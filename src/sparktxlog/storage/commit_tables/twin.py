@@ -6,7 +6,7 @@ does not name that feature.  All else stays: in-commit timestamps, row tracking,
 So a commit that Delta makes on the twin is, byte for byte, the one that a catalog's table needs as
 its next version.
 
-A twin has one user at a time.  Where a version on it lost, it is of no more use: sessions of Spark
+A twin has one user at a time.  It is of no more use once a version on it lost: sessions of Spark
 keep what they read from a path, so the next attempt needs a twin at another path.
 """
 
@@ -55,8 +55,8 @@ from sparktxlog.storage.foreign_files import Linked, foreign_file
 CATALOG_MANAGED = "catalogManaged"
 FEATURES = ("readerFeatures", "writerFeatures")
 #: Makes Delta refuse CREATE OR REPLACE TABLE on a twin of a transaction.  By path it verifies the
-#: columns, with what is noted of each, and then replaces nothing.  What has this name among a
-#: column's metadata, Delta takes away where it reads a schema: nobody sees or copies it.
+#: columns, with what is noted of each, and then replaces nothing.  Delta takes away what has this
+#: name among a column's metadata where it reads a schema: nobody sees or copies it.
 _GUARD = "__supports_qualified_star"
 _Fields = dict[str, Any]
 
@@ -235,7 +235,7 @@ def _check_not_replaced(raw: bytes) -> None:
 
 
 def add_unchanged_version(twin: Path) -> None:
-    """Add a version to a twin that changes nothing: who has it next read the one before.
+    """Add a version without changes to a twin: its committer has read the version before.
 
     Raises:
         CorruptLogError: The newest version cannot be found.
@@ -318,7 +318,7 @@ def link_present(source: Path, target: Path) -> bool:
 
 
 def _check_untouched(table: Path, twin: Path) -> int:
-    """Return the newest version of a twin, all of which must be those of its table."""
+    """Return the newest version of a twin; all its versions must be those of its table."""
     for version in commits_in(twin):
         if not _is_same(table, twin, version):
             raise _touched(version, table, twin)

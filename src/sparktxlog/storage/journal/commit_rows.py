@@ -1,6 +1,6 @@
-"""Rows of commit tables: each as of the queue's end, and as of what is published (P36).
+"""Rows of commit tables: each at the queue's end, and at the end of what is published (P36).
 
-Of each table its newest row counts.  An older one stays while a snapshot may need it, which is
+The newest row of each table counts.  An older one stays while a snapshot may need it, which is
 taken at the end of what is published.  Dropped tables stay for ever: their UUIDs are never free.
 """
 
@@ -21,7 +21,7 @@ _table_of = msgspec.msgpack.Decoder(CommitTable).decode
 def put_commit_tables(
     db: sqlite3.Connection, tables: Iterable[CommitTable], published: int
 ) -> None:
-    """Keep commit tables as runs left them; older rows go that no snapshot needs any more.
+    """Keep commit tables as runs left them; remove older rows that no snapshot needs any more.
 
     Args:
         published: Where a snapshot would be taken.

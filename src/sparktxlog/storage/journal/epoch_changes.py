@@ -47,7 +47,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
 )
 from sparktxlog.storage.journal.waiting_ids import run_key
 
-#: What a snapshot replaces, beside what is prepared.
+#: What a snapshot replaces, in addition to what is prepared.
 _REPLACED = (
     "queue", "segments", "catalog", "watermarks", "recent_ids", "table_writes", "commit_tables",
 )  # fmt: skip

@@ -90,7 +90,7 @@ class JournalReader:
 
     Args:
         path: The file.
-        id_window: Positions of which the core keeps the ids in memory.
+        id_window: Positions whose ids the core keeps in memory.
     """
 
     _id_files: IdFiles
@@ -273,7 +273,7 @@ class JournalReader:
         return {(position, name): definition_of(body) for position, name, body in rows}
 
     def read_drops(self, after: int) -> dict[str, int]:
-        """Return the tables that were dropped after a position, and where each was first."""
+        """Return the tables that were dropped after a position, each with its first drop there."""
         statement = "SELECT position, name, definition FROM catalog WHERE position > ? ORDER BY 1"
         found: dict[str, int] = {}
         with self._reading() as db:
@@ -305,7 +305,7 @@ class JournalReader:
             return read_container(db, transaction_id)
 
     def find_verdict(self, transaction_id: bytes) -> tuple[int, Verdict] | None:
-        """Return where the run starts that decides a prepared transaction, and how (P35)."""
+        """Return the start of the run that decides a prepared transaction, and how (P35)."""
         with self._reading() as db:
             return read_verdict(db, transaction_id)
 
@@ -357,7 +357,7 @@ class JournalReader:
             return placed_rows.read_all_ordered(db)
 
     def read_commits_at(self, position: int) -> list[OrderedCommit]:
-        """Return the commits that a position ordered, with the files that are kept of them."""
+        """Return the commits that a position ordered, with those of their files that are kept."""
         with self._reading() as db:
             return placed_rows.read_at(db, position)
 
@@ -372,7 +372,7 @@ class JournalReader:
             return placed_rows.read_placed(db, uuid)
 
     def read_placed_versions(self) -> dict[str, int]:
-        """Return up to which version each commit table is placed, by UUID."""
+        """Return the version up to which each commit table is placed, by UUID."""
         with self._reading() as db:
             return placed_rows.read_placed_versions(db)
 
@@ -380,7 +380,7 @@ class JournalReader:
         """Return UUID and version that wait at the places of some versions of a commit table.
 
         Args:
-            after: Of the table's versions those after this one, up to `version`.
+            after: Those of the table's versions after this one, up to `version`.
         """
         with self._reading() as db:
             return placed_rows.read_unplaced_beside(db, uuid, after, version)

@@ -2,7 +2,7 @@
 
 A row lists the files of a version in the payload store.  It stays until the version is placed and
 the log before its position has expired: until then a peer may still ask for the files.  Then only
-what the version consists of is kept, as it is of versions that came from another site.  Files that
+what the version consists of is kept, as for versions that came from another site.  Files that
 the run carried have a row of their own until the version is placed.
 """
 
@@ -32,7 +32,7 @@ def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable], first: in
     Args:
         first: Position of the first run; what a run renamed may have an older version.
     """
-    #: Of the run that the last version is of, by its last position: several tables share a run.
+    #: Of the run that made the last version, by its last position: several tables share a run.
     last, files = 0, dict[tuple[bytes, str], tuple[StagedFile, ...]]()
     contents: dict[str, bytes] = {}
     for table in sorted(tables, key=lambda table: table.position):
@@ -64,9 +64,9 @@ def _files_at(
 
 
 def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
-    """Keep the newest versions that a snapshot tells; their files never were here.
+    """Keep the newest versions that a snapshot names; their files never were here.
 
-    What this site has itself of the same history stays.
+    What this site itself has of the same history stays.
     """
     for table in tables:
         if _contradicts(db, table):
@@ -77,7 +77,7 @@ def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> Non
 
 
 def _contradicts(db: sqlite3.Connection, table: CommitTable) -> bool:
-    """Return whether this site has another history of a table than a snapshot tells."""
+    """Return whether this site has another history of a table than a snapshot says."""
     later = any(
         db.execute(f"SELECT 1 FROM {name} WHERE uuid = ? AND version > ?", key).fetchone()
         for name in ("ordered_commits", "placed_commits")
@@ -178,7 +178,7 @@ def read_version_files(
 def read_done(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
     """Return the placed commits up to a position, whose files may go.
 
-    Those of one transaction go together: till then it is known which tables are shown together.
+    Those of one transaction go together: until then it is known which tables are shown together.
     """
     rows = db.execute(
         "SELECT c.body FROM ordered_commits c JOIN placed_commits p USING (uuid)"
@@ -265,7 +265,7 @@ def read_placed(db: sqlite3.Connection, uuid: str) -> bytes | None:
 
 
 def read_placed_versions(db: sqlite3.Connection) -> dict[str, int]:
-    """Return up to which version each table is placed, by UUID."""
+    """Return the version up to which each table is placed, by UUID."""
     return dict(db.execute("SELECT uuid, version FROM placed_commits").fetchall())
 
 

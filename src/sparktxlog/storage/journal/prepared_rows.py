@@ -26,7 +26,7 @@ _verdict_of = msgspec.msgpack.Decoder(Verdict).decode
 
 
 def put_undecided(db: sqlite3.Connection, changes: Iterable[UndecidedChange]) -> None:
-    """Keep what came, was marked or decided; of what came also its container."""
+    """Keep what came, was marked or decided; for what came also its container."""
     for end, one, undecided in changes:
         body = None if undecided is None else encode(undecided)
         db.execute("INSERT INTO undecided(id, position, body) VALUES(?, ?, ?)", (one, end, body))
@@ -46,13 +46,13 @@ def put_verdicts(
     until: int,
     is_known: Callable[[Verdict], bool],
 ) -> None:
-    """Keep what entries decide, for those who ask for the id.
+    """Keep what entries decide, for callers that ask for the id.
 
     An id whose decision was forgotten would look like one that was rejected.
 
     Args:
         at: Wall clock, microseconds.
-        until: What was decided before this time is forgotten, unless its id is known still.
+        until: What was decided before this time is forgotten, unless its id is still known.
         is_known: Returns whether it is.
     """
     rows = [
@@ -102,7 +102,7 @@ def read_container(db: sqlite3.Connection, transaction_id: bytes) -> bytes | Non
 
 
 def read_verdict(db: sqlite3.Connection, transaction_id: bytes) -> tuple[int, Verdict] | None:
-    """Return where the run starts that decides a prepared transaction, and how."""
+    """Return the start of the run that decides a prepared transaction, and how."""
     row = db.execute(
         "SELECT run, body FROM verdicts WHERE id = ? ORDER BY run LIMIT 1", (transaction_id,)
     ).fetchone()

@@ -68,7 +68,7 @@ def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | 
     """Return the ids of the next `most` positions after `after`, or more; None if fewer are there.
 
     A snapshot's ids have neither time nor outcome.  They get the time of the first row after them;
-    that nobody knows their outcomes is kept in the journal (`Ends.untold`).
+    the journal keeps the fact that nobody knows their outcomes (`Ends.untold`).
     """
     newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
     rows = chain(

@@ -18,7 +18,7 @@ from sparktxlog.storage.journal.sqlite_schema import put_meta
 _FORGET_RUNS = 20_000
 _FORGET_BYTES = 128 << 20
 _PRUNE_RUNS = 20_000
-#: Bytes that a run counts beside its container, so that many tiny ones are bounded too.
+#: Bytes that a run counts in addition to its container, so that many tiny ones are bounded too.
 RUN_BYTES = 512
 
 
@@ -33,7 +33,7 @@ class Ends:
     forgotten: int = 0
     #: Queue rows up to here are removed.
     pruned: int = 0
-    #: Ids up to here came with a snapshot, which does not tell what became of them.
+    #: Ids up to here came with a snapshot, which does not say what became of them.
     untold: int = 0
     #: Bytes of the containers after `forgotten`, `RUN_BYTES` included.
     held_bytes: int = 0

@@ -30,7 +30,7 @@ from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
-#: "TXLJ": tells this file from other SQLite files.
+#: "TXLJ": distinguishes this file from other SQLite files.
 APPLICATION_ID = 0x54584C4A
 #: The format that this release writes and reads; it refuses a later one.
 SCHEMA_VERSION = 1
@@ -66,7 +66,7 @@ CREATE TABLE recent_ids(
 CREATE TABLE withdrawn(id BLOB PRIMARY KEY, code TEXT, text TEXT, at INTEGER) WITHOUT ROWID;
 """
 
-#: Of each table its newest row counts, and that before the end of what is published.
+#: The newest row of each table counts, and the newest before the end of what is published.
 _TABLE_WRITES = """
 CREATE TABLE table_writes(name TEXT, position INTEGER, version INTEGER, PRIMARY KEY(name, position))
     WITHOUT ROWID;
@@ -189,7 +189,7 @@ def fold_by_itself(connection: sqlite3.Connection, *, on: bool) -> None:
 
 
 def unfolded_bytes(connection: sqlite3.Connection, path: Path) -> int:
-    """Return by how much the file grows when the write-ahead log is merged into it."""
+    """Return how much the file grows when the write-ahead log is merged into it."""
     pages, _, page_bytes = page_counts(connection)
     return max(0, int(pages * page_bytes) - path.stat().st_size)
 
@@ -383,7 +383,7 @@ def read_last_entry(db: sqlite3.Connection, position: int = (1 << 63) - 1) -> St
 def put_writes(
     db: sqlite3.Connection, writes: Sequence[tuple[str, TableWrites]], published: int
 ) -> None:
-    """Keep what was written to tables; older rows go that no snapshot needs any more.
+    """Keep what was written to tables; remove older rows that no snapshot needs any more.
 
     Args:
         writes: Table and what was written to it.

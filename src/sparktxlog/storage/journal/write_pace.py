@@ -1,4 +1,4 @@
-"""How long the journal takes for a write, of late: each commit waits for a few of every member."""
+"""How long the journal recently took for writes: each commit waits for a few of every member."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class WritePace:
 
     @property
     def seconds(self) -> float | None:
-        """Median of the last writes in seconds, None = there were too few of late."""
+        """Median of the last writes in seconds, None = there were too few recently."""
         now = self._clock()
         if self._since is not None and now - self._since > _HANGS_S:
             return now - self._since

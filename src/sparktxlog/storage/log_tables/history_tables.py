@@ -31,7 +31,7 @@ _TIMES = {
     "lag": "sampled_at",
     "rounds": "ended_at",
 }
-#: Those that `lag-retention` is for.
+#: Those that `lag-retention` limits.
 _LAG = ("lag", "rounds")
 
 

@@ -117,7 +117,7 @@ class QueueTable:
 
     @property
     def end(self) -> TableEnd:
-        """Where its rows end, whoever's they are."""
+        """Where its rows end, no matter which log they are of."""
         if self._end.position < self.position:
             self._end = self._read_end()
         return self._end

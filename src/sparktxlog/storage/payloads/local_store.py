@@ -213,7 +213,7 @@ class LocalPayloadStore(PayloadStore):
     def take_in(self, sources: Mapping[str, ForeignFile | bytes]) -> tuple[StagedFile, ...]:
         """Give files, or bytes, places in the store; whatever was there is replaced.
 
-        A file is linked: who writes into it damages it here too, and a check finds that.
+        A file is linked: a write into it damages it here too, and a check finds that.
 
         Args:
             sources: Path in the store → what it gets.

@@ -281,7 +281,7 @@ def _only_transaction(block: Block) -> int:
 
 
 def _effective(block: Block, definition: TableDefinition) -> Block:
-    """Return a create with the table as it came into being: schema versions go on (P33)."""
+    """Return a create with the table as it was when created: schema versions go on (P33)."""
     return replace(block, definition=definition, schema_version=definition.schema_version)
 
 
