@@ -2,7 +2,7 @@
 
 The run is the unit that is made durable, sent, ordered and hashed (protocol P1b).  Inline rows of
 all its transactions on one table and of one kind stand in one Arrow stream, in the order of the
-transactions and of their operations; `TX_COLUMN` and `OP_COLUMN` say whose row is whose.
+transactions and of their operations; `TX_COLUMN` and `OP_COLUMN` say to which each row belongs.
 """
 
 from __future__ import annotations

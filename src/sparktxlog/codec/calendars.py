@@ -1,4 +1,4 @@
-"""In which calendar the dates of a Parquet file are.
+"""The calendar of the dates in a Parquet file.
 
 Spark 2, and any Spark whose rebase mode in write is LEGACY, writes days before 15 October 1582 and
 moments before 1900 in the calendar of their time (Julian, and local mean times).  Their footers say
@@ -21,7 +21,7 @@ from sparktxlog.codec.parquet_columns import leaves
 from sparktxlog.errors import InvalidRowsError
 
 _VERSION = "org.apache.spark.version"
-#: In the footers of our own files: whatever a session's rebase mode is, Spark takes them as of
+#: In the footers of our own files: whatever a session's rebase mode is, Spark reads them in
 #: today's calendar.  Without a version, it does what the mode says.
 TODAYS_CALENDAR = {_VERSION: "4.0.0"}
 #: How a session reads files without a version: its settings of dates and of INT96 timestamps.
@@ -48,14 +48,14 @@ SPARK_READS_IT = (
 
 
 def open_parquet(source: Any, **options: Any) -> pq.ParquetFile:
-    """Open a file of the log: INT96 timestamps, of which Arrow makes others, in microseconds."""
+    """Open a file of the log; INT96 timestamps, which Arrow would change, come in microseconds."""
     return pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
 
 
 def batches_of(
     file: pq.ParquetFile, path: str | Path, hint: str = WRITE_AGAIN, **options: Any
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file of which Arrow and Spark see the same days; options of Arrow.
+    """Yield the rows of a file; Arrow and Spark see the same days in them; options of Arrow.
 
     Raises:
         InvalidRowsError: It has others (definite).
@@ -119,7 +119,7 @@ class FileCalendar:
         return False
 
     def _first(self, kind: pa.DataType, name: str) -> int | None:
-        """Return from which value on a type has nothing to shift; None = it never has."""
+        """Return the value from which on a type has nothing to shift; None = it never has."""
         if pa.types.is_date32(kind):
             return _FIRST_DAY if self._days else None
         if not pa.types.is_timestamp(kind):

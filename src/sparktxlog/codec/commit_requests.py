@@ -69,7 +69,7 @@ def committing(
     Args:
         transaction_id: The UUID in the name of the staged file, 16 bytes.
         uuid: Of the table, in any usual form.
-        version: The one after that which its writer has read.
+        version: The one after the version that its writer has read.
         timestamp: Its in-commit timestamp, milliseconds since 1970 UTC.
         files: The commit file, and all that it adds.
 

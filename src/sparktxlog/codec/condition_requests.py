@@ -31,7 +31,7 @@ _CONFLICTS = {kind.code: kind for kind in (ConflictError, StaleSchemaError, Vers
 
 
 class ConditionsRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Under which conditions a transaction takes effect; else it is answered as `conflict`."""
+    """The conditions under which a transaction takes effect; else the answer is `conflict`."""
 
     #: Position up to which the reader had seen the log.
     read_position: int | None = None
@@ -128,7 +128,7 @@ def is_conflict(rejection: ReceiptRejection) -> bool:
 
 
 def conflict_of(receipt: Receipt, rejection: ReceiptRejection) -> ConflictError:
-    """Return the error that tells a client that its transaction lost to another one."""
+    """Return the error that says to a client that its transaction lost to another one."""
     more: dict[str, Any] = {}
     if rejection.code == VersionConflictError.code:
         more = {"version": rejection.version, "winner_id": rejection.winner_id}

@@ -4,7 +4,8 @@ Two transactions with one id are compared by it, so it must be equal for a job t
 says which operations a transaction has on which tables, and which rows they carry, in whatever
 order and files.  Rows count by the signature that their submitter claims (protocol S2b); rows that
 were sent without one are hashed here, and staged files without one count by their digests.
-Conditions do not count, because who runs again has read later.  It finds accidents, not attackers.
+Conditions do not count, because a job that runs again has read later.  It finds accidents, not
+attackers.
 See docs/decisions/0073-ids-belong-to-their-content.md.
 
 Rows are hashed by columns, as array operations: `numpy` costs 1 µs for a row of 200 bytes.
@@ -33,7 +34,7 @@ _Words: TypeAlias = NDArray[np.uint64]
 _MIX_A, _MIX_B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _HALF = np.uint64(32)
 _ONE = np.uint64(1)
-#: Of the last word of a text with so many bytes in it, what counts.
+#: What counts of the last word of a text with so many bytes in it.
 _TAILS = np.array([(1 << 8 * (n or 8)) - 1 for n in range(8)], np.uint64)
 _encode = msgspec.json.Encoder(order="deterministic").encode
 #: What says nothing of the content: it follows from what is there, or is taken from it.
@@ -130,7 +131,7 @@ def _counted_places(transaction: PreparedTransaction) -> list[int | None]:
     """Return the place of each operation among those that count; None = it does not count.
 
     What creates a table and writes to it does not create it when it comes again.  Operations of no
-    rows go once somebody has looked at their files.
+    rows are left out once somebody has looked at their files.
     """
     count, found = 0, list[int | None]()
     creates = OperationKind.CREATE_TABLE
@@ -204,7 +205,7 @@ def _struct_words(names: Iterable[str], columns: Iterable[Any]) -> _Words:
 
 
 def _words(column: pa.Array) -> _Words:
-    """Return a word of its own for each value; of NULLs any."""
+    """Return a word of its own for each value; for NULLs any."""
     kind, types = column.type, pa.types
     if not len(column):
         return np.zeros(0, np.uint64)

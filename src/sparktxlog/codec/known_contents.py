@@ -1,8 +1,8 @@
 """An id belongs to its content: what is submitted under a known id is compared with that.
 
-Who submits the same again gets the receipt of the first.  Other content under the id is refused, or
-it would be lost in silence.  What is not known of one of both is not compared: ids of older
-releases.  See docs/decisions/0073-ids-belong-to-their-content.md.
+A client that submits the same again gets the receipt of the first.  Other content under the id is
+refused, or it would be lost in silence.  What is not known of one of both is not compared: ids of
+older releases.  See docs/decisions/0073-ids-belong-to-their-content.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Content:
     Args:
         of: A single transaction, or a checked run; or the id of a single one.
         first_wins: Whatever the log has under an id counts: nothing is compared.
-        digest: Of an id, what its content is known by; empty = it is not compared.
+        digest: What the content of an id is known by; empty = it is not compared.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Content:
         locate: Callable[[bytes], int | None],
         digests_at: Callable[[int], bytes],
     ) -> Receipt:
-        """Return the receipt of a run of which some ids were ordered before, in other runs.
+        """Return the receipt of a run if some of its ids were ordered before, in other runs.
 
         Args:
             locate: Returns the first position of an id.

@@ -80,7 +80,7 @@ def check_prepared(
 def marking(transaction_id: bytes, said: MarkRequest) -> PreparedTransaction:
     """Return the transaction that is a mark.
 
-    Its id follows from what it says: whoever says it again, anywhere, repeats it (P25c).
+    Its id follows from what it says: to say it again, anywhere, is to repeat it (P25c).
 
     Args:
         transaction_id: Of the prepared transaction.

@@ -1,10 +1,10 @@
 """The columns of a Parquet file, and how they are written so that no reader loses a row.
 
 Readers that push a filter into a file skip the row groups that cannot match it.  For floating
-numbers what they look at does not say what SQL says:
+numbers, what they look at disagrees with SQL:
 
 * Arrow leaves NaN out of the bounds of a footer, and to SQL NaN is greater than all numbers;
-* a dictionary tells -0.0 from 0.0, and to SQL both are equal.
+* a dictionary distinguishes -0.0 from 0.0, and to SQL both are equal.
 
 So files of the log have neither for floats.  Without them a reader looks at the rows.
 See docs/decisions/0065-filters-see-rows.md.
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-#: How the name of a writer begins whose bounds include NaN: Spark's.
+#: How the name of a writer begins if its bounds include NaN: Spark's.
 _BOUNDS_WITH_NAN = "parquet-mr"
 
 
@@ -35,7 +35,7 @@ def exact_columns(schema: pa.Schema, dictionaries: Iterable[str] | None = None) 
 
     Args:
         schema: Of the file.
-        dictionaries: Columns of which dictionaries are worth their time; None = all.
+        dictionaries: Columns whose dictionaries are worth their time; None = all.
     """
     chosen = set(schema.names if dictionaries is None else dictionaries)
     found = [(field.name, path, kind) for field in schema for path, kind in leaves(field)]
@@ -70,7 +70,7 @@ def leaves(field: pa.Field, prefix: str = "") -> Iterator[tuple[str, pa.DataType
 
 
 def hides_rows(file: pq.ParquetFile) -> bool:
-    """Return whether a filter that is pushed into a file of another writer may miss rows of it.
+    """Return whether a filter that is pushed into another writer's file may miss rows of it.
 
     Reads its floats.  Filters look into structs, not into lists and maps.
     """

@@ -1,4 +1,4 @@
-"""Splits rows by the values of partition columns, which Delta keeps as text beside the files."""
+"""Splits rows by the values of partition columns, which Delta keeps as text outside the files."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _decimal(value: str, kind: pa.DataType) -> str | None:
         found = Decimal(value).quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
     except DecimalException:  # digits after its scale, or far too many
         return None
-    # Of zero without a sign: as a text, -0.00 would be a partition of its own.
+    # Zero is written without a sign: as a text, -0.00 would be a partition of its own.
     return f"{found or abs(found):f}" if len(found.as_tuple().digits) <= kind.precision else None
 
 
@@ -142,7 +142,7 @@ def _timestamp(value: str, kind: pa.DataType) -> str | None:
     plain = value.removesuffix("Z").replace("T", " ", 1)
     if not _TIMESTAMP.fullmatch(plain) or not _casts(plain, pa.timestamp("us")):
         return None
-    if kind.tz is None:  # of which delta-rs takes no other form, and Spark ignores a zone
+    if kind.tz is None:  # delta-rs takes no other form of it, and Spark ignores a zone
         return plain
     return value if value.endswith("Z") else plain.replace(" ", "T", 1) + "Z"
 

@@ -64,7 +64,7 @@ class _Value:
     sql: str
     kind: pa.DataType
     at: int
-    #: Text of an untyped string literal, which takes the type of a date or moment beside it.
+    #: Text of an untyped string literal, which takes the type of a date or moment compared with it.
     literal: str | None = None
 
 
@@ -406,7 +406,7 @@ class _Parser:
     def _comparable(
         self, left: _Value, right: _Value, *, ordered: bool = False
     ) -> tuple[_Value, _Value]:
-        """Return both sides, text literals typed as the date or moment beside them."""
+        """Return both sides; text literals get the type of the date or moment on the other side."""
         if right.literal is not None and _family(left.kind) in _MOMENTS:
             right = self._moment(right, left.kind)
         elif left.literal is not None and _family(right.kind) in _MOMENTS:

@@ -132,7 +132,7 @@ class OperationRequest(ChangeRequest, kw_only=True):
     deletion_vectors: bool | None = None
     #: `rows:lane0:lane1`, the content signature of the rows (protocol S2b).
     claim: str | None = None
-    #: Of files without a claim: what their rows are known by, compared if the id comes again.
+    #: For files without a claim: what their rows are known by, compared if the id comes again.
     content: Annotated[str, msgspec.Meta(max_length=80)] | None = None
     #: Schema version of the table that it was made for; `stale-schema` if that is another one.
     schema_version: _SchemaVersion | None = None
@@ -172,7 +172,7 @@ class OpenRequest(msgspec.Struct, forbid_unknown_fields=True):
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     conditions: ConditionsRequest | None = None
-    #: These two as of a transaction of one request.
+    #: These two as in a transaction of one request.
     is_sync: bool = False
     participants: list[str] | None = None
     #: Seconds without a request after which it ends without effect.
@@ -192,7 +192,7 @@ _decoder = msgspec.json.Decoder(TransactionRequest)
 _added_decoder = msgspec.json.Decoder(AddedOperations)
 _encoder = msgspec.json.Encoder()
 
-#: Fields beside kind and table that a kind takes.
+#: Fields besides kind and table that a kind takes.
 _ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim", "content", "schema_version"})
 _FIELDS = {
     OperationKind.CREATE_TABLE: frozenset(
@@ -424,7 +424,7 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     name = table_name(operation.table)
     present = tables.alike(name)
     has_vectors = operation.deletion_vectors
-    if has_vectors is None:  # who does not say it takes what is there
+    if has_vectors is None:  # then as the table has it
         has_vectors = present is not None and present.deletion_vectors
     if operation.properties is not None:
         properties = property_pairs(name, operation.properties)

@@ -35,7 +35,7 @@ class PreparedOperation:
     predicate: str | None = None
     claim: TableSignature | None = None
     change: TableChange | None = None
-    #: Of staged rows without a claim: what they are known by, whatever their files (`rows_text`).
+    #: For staged rows without a claim: what they are known by, whatever their files (`rows_text`).
     content: str = ""
 
     @property
@@ -89,11 +89,11 @@ class PreparedTransaction:
     stands_alone: bool = False
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
-    #: Under which it takes effect (P27).
+    #: Conditions under which it takes effect (P27).
     condition: Condition | None = None
     #: Its client wants it synchronous, whatever its tables are (P34).
     is_sync: bool = False
-    #: Of a prepared transaction: who has to say YES (P35).
+    #: The participants of a prepared transaction: each has to say YES (P35).
     participants: tuple[str, ...] = ()
     #: It does nothing but this (P35).
     mark: Mark | None = None
@@ -114,7 +114,7 @@ class PreparedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Whose transactions are ordered as they were submitted.
+    """A session: its transactions are ordered as they were submitted.
 
     Args:
         name: None = no session.

@@ -134,7 +134,7 @@ class SnapshotOffer:
 
     #: SHA-256 of its bytes, hexadecimal.
     name: str
-    #: End of the queue that it is of.
+    #: End of the queue that it describes.
     position: int
     size_bytes: int
 

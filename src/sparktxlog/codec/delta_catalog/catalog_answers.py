@@ -34,7 +34,7 @@ class CatalogConfig(msgspec.Struct, rename="kebab"):
 
 
 class ProtocolAnswer(msgspec.Struct, rename="kebab", omit_defaults=True):
-    """Versions and features; of a suggestion features only."""
+    """Versions and features; a suggestion has features only."""
 
     min_reader_version: int | None = None
     min_writer_version: int | None = None
@@ -159,10 +159,10 @@ def staging_answer(uuid: str, location: str) -> StagingTableAnswer:
 def loaded_table(
     uuid: str, location: str, state: DeltaTableState, external: Mapping[str, str] | None = None
 ) -> LoadedTable:
-    """Return the answer to who loads a table.
+    """Return the answer to a client that loads a table.
 
     Args:
-        external: Of an external table its properties beside those of the state.
+        external: For an external table: its properties besides those of the state.
     """
     metadata = DeltaTableMetadata(
         etag=state.etag,
@@ -194,7 +194,7 @@ def listed_table(
     Args:
         name: `schema.table`.
         state: None = not known here.
-        external: As of `loaded_table`.
+        external: As in `loaded_table`.
     """
     schema, _, table = name.partition(".")
     return CatalogTable(

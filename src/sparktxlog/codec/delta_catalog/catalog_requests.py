@@ -103,7 +103,7 @@ class Requirement(msgspec.Struct):
 
 
 class UpdateTableRequest(msgspec.Struct):
-    """Commits a version, or tells that versions are published."""
+    """Commits a version, or says that versions are published."""
 
     requirements: list[Requirement]
     updates: list[dict[str, Any]]
@@ -193,7 +193,7 @@ def update_of(
     """Return the request that commits a staged commit.
 
     Args:
-        uuid: That the table must have.
+        uuid: The UUID that the table must have.
         changes: The actions that say what the commit changes of the table's definition.
     """
     return UpdateTableRequest(

@@ -15,7 +15,7 @@ from sparktxlog.errors import InvalidRequestError
 _Action = dict[str, Any]
 #: Path of a data file, and its deletion vector.
 _Key = tuple[str, str]
-#: Actions of which only the last one counts, and what tells two of them apart.
+#: Actions of which only the last one counts, and what distinguishes two of them.
 _LAST = {"protocol": "", "metaData": "", "txn": "appId", "domainMetadata": "domain"}
 _ROW_VERSION = "defaultRowCommitVersion"
 
@@ -29,7 +29,7 @@ def merged_commits(raws: Sequence[bytes], first: int) -> bytes:
         raws: Commit files of the versions `first`, `first + 1`, and so on; one or more.
 
     Raises:
-        InvalidRequestError: Their rows or changes would be told wrong (definite).
+        InvalidRequestError: Their rows or changes would be described wrongly (definite).
     """
     if len(raws) == 1:
         return raws[0]

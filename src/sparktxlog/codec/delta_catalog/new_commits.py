@@ -83,7 +83,7 @@ def _check_time(timestamp: int, newest: int) -> None:
 def _check_schema(columns: dict[str, Any]) -> None:
     try:
         check_nesting("metaData.schemaString", columns)
-        to_api_type(columns)  # who loads the table gets it
+        to_api_type(columns)  # every client that loads the table gets it
     except InvalidRequestError as error:
         raise _unfit("metaData.schemaString", error.fields["value"], error.message) from error
 

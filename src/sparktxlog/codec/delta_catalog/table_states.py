@@ -149,7 +149,7 @@ class DeltaTableState:
 
 
 def domain_value(text: str | None) -> dict[str, Any]:
-    """Return the configuration of a domain, decoded; of none, and of none that is JSON, nothing."""
+    """Return the decoded configuration of a domain; nothing if it has none, or it is no JSON."""
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
