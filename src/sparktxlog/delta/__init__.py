@@ -8,8 +8,8 @@ Its words are those of the format:
 - A *checkpoint* is the state of a version in one or more files, so that older commits are not
   needed: *classic* ones are Parquet, in one file or several parts; those of *version 2* have a file
   at the top, and *sidecars* with the actions of files.
-- A *live file* is a data file that a version has rows of.  Where rows of it are deleted a *deletion
-  vector* says which, mostly in a file that may have those of several data files.
+- A *live file* is a data file that a version has rows of.  Where rows of it are deleted, a
+  *deletion vector* says which, mostly in a file that may have those of several data files.
 - A *path in the log* is quoted like a URL; a *path* is that of a file, relative to its table.
 
 log_files        names of the files of a log; which of them make a version

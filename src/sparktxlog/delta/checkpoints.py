@@ -34,7 +34,7 @@ from sparktxlog.storage.durability import (
 )
 from sparktxlog.storage.foreign_files import foreign_file
 
-#: How the UUID in the name of a checkpoint begins that was taken from a twin.
+#: How the UUID begins in the name of a checkpoint that was taken from a twin.
 _TAKEN = "00000000-0000-4000-8000-"
 _SIDECARS, _LAST = "_sidecars", "_last_checkpoint"
 _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
@@ -98,7 +98,7 @@ class Checkpoint:
                     continue
                 # Statistics of all files would be most of it.
                 for batch in rows.iter_batches(columns=[f"{kind}.{key}" for key in keys]):
-                    # What a struct that is NULL has in its fields means nothing.
+                    # The fields of a struct that is NULL mean nothing.
                     found = batch.column(kind).drop_null()
                     known = [key for key in keys if found.type.get_field_index(key) >= 0]
                     parts = [found.field(key) for key in known]
@@ -222,8 +222,8 @@ def say_last(table: Path, version: int, actions: int) -> None:
 
 
 def forget_last(table: Path) -> None:
-    """Let the log say of no checkpoint that it is the newest: readers look for one."""
-    # Hadoop compares a file with the checksum that it wrote beside it.
+    """Make the log name no checkpoint as the newest one: readers look for one."""
+    # Hadoop compares a file with the checksum that it wrote next to it.
     for name in (_LAST, f".{_LAST}.crc"):
         (log_of(table) / name).unlink(missing_ok=True)
 

@@ -35,7 +35,7 @@ class NeededFile:
 
     #: Below the table's directory, decoded.
     path: str
-    #: Its bytes; of a file with several deletion vectors, how many it has at least.  Negative: the
+    #: Its bytes; for a file with several deletion vectors, how many it has at least.  Negative: the
     #: commit says what no file can have, and `new_commits` refuses it.
     size: int
     is_exact: bool = True
@@ -211,8 +211,8 @@ class CommitContent:
     protocol: TableProtocol | None
     #: Domain → its configuration as JSON text, None = removed.
     domains: dict[str, str | None]
-    #: Files of what the commit removes that it does not need itself; other deletion vectors of the
-    #: version may be in one of them.
+    #: Files that belong to what the commit removes, and that it does not need itself; other
+    #: deletion vectors of the version may be in one of them.
     removed: frozenset[str] = frozenset()
     #: Names in the partition values of files that it adds → the first such file.
     partitions: dict[frozenset[str], str] = field(default_factory=dict)
@@ -376,7 +376,7 @@ def _converted(action: dict[str, Any]) -> _File:
 
 
 def _decoded_lines(content: bytes) -> Iterator[_Line]:
-    """Yield the lines of a commit file; no more than one is held with all that it says."""
+    """Yield the lines of a commit file; only one is held with all that it says."""
     for number, line in enumerate(BytesIO(content), start=1):
         yield _decoded(number, line)
 

@@ -1,6 +1,6 @@
 """Commits: written by hand, read as their actions, and torn ones found.
 
-A writer of a log creates the file of the next version; of two that do, the file system lets one.
+A writer of a log creates the file of the next version; if two do, the file system lets one of them.
 Nobody else calls fsync: neither Spark nor delta-rs.  So after a power cut the newest versions may
 be torn, the file itself or one that it adds.
 """

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from sparktxlog.errors import CorruptLogError
 
-#: Digits of Z85, which Delta writes UUIDs of deletion vectors in, and of Python's Base85.
+#: Digits of Z85, in which Delta writes UUIDs of deletion vectors, and of Python's Base85.
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _FROM_Z85 = bytes.maketrans(_Z85, _B85)
@@ -29,7 +29,7 @@ def path_in_log(path: str) -> str:
 
 
 def path_of_file(logged: str) -> str:
-    """Return the path of the file that a log names; of a file elsewhere, the path in its URL.
+    """Return the path of the file that a log names; for a file elsewhere, the path in its URL.
 
     Raises:
         CorruptLogError: No file of a table can have that name (definite).

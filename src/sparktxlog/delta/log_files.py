@@ -14,7 +14,7 @@ from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import storing
 
-#: Where writers of a table that a catalog manages put what shall be a version.
+#: Where writers of a table that a catalog manages put what is to become a version.
 STAGED_COMMITS = f"{COMMIT_LOG}_staged_commits"
 _SIDECARS = f"{COMMIT_LOG}_sidecars/"
 #: Commits and checksums; the version is the first group.
@@ -56,7 +56,7 @@ def newest_version(table: Path, known: int) -> int:
 
 
 def commits_in(table: Path) -> list[int]:
-    """Return the versions that a table's log has a commit of, ascending.
+    """Return the versions whose commits a table's log has, ascending.
 
     Delta's own cleanup removes old ones.
     """
@@ -65,12 +65,12 @@ def commits_in(table: Path) -> list[int]:
 
 
 def newest_commit(table: Path) -> int:
-    """Return the newest version that a table's log has a commit of, -1 = none."""
+    """Return the newest version whose commit a table's log has, -1 = none."""
     return max(commits_in(table), default=-1)
 
 
 def last_number(table: Path) -> int:
-    """Return the newest version that a file of a table's log is of, -1 = there is none."""
+    """Return the newest version to which a file of a table's log belongs, -1 = there is none."""
     found = map(_NUMBER.match, names_in_log(table))
     return max((int(match[1]) for match in found if match), default=-1)
 
@@ -130,7 +130,7 @@ def whole_checkpoints(paths: Iterable[str], version: int) -> list[tuple[int, tup
     """Return the checkpoints of a version or before that have all parts, ascending.
 
     Returns:
-        Version, and the paths of its parts; of a checkpoint of version 2 that at the top.
+        Version, and the paths of its parts; for a checkpoint of version 2 the path at the top.
     """
     parts: dict[tuple[int, int, str], list[str]] = {}
     for path in paths:
