@@ -4,8 +4,8 @@ It uses blocking sockets in a thread, no event loop.  Bytes go from the socket i
 buffer; a compressed chunk needs one more buffer.  So a donor cannot make this side hold more than
 two chunks.
 
-A donor that is silent for `silence_s` is given up even if its socket is open.  For one that is too
-slow, another thread must check `overdue`.
+A donor that is silent for `silence_s` is given up even if its socket is open.  To notice one that
+is too slow, another thread must check `overdue`.
 """
 
 from __future__ import annotations

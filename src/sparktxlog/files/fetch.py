@@ -205,7 +205,7 @@ def split(
     `unstaged`.
 
     Args:
-        workspace, lease, wanted: As of `fetch_files`.
+        workspace, lease, wanted: As in `fetch_files`.
         parts: At most so many are made.
         streams: Chunks that each part fetches at once.
 
@@ -213,7 +213,7 @@ def split(
         DiskFullError, StorageError: The workspace cannot be made.
     """
     with storing(workspace.root):
-        # An executor sees by this directory that it has the lake of its driver.
+        # An executor finds by this directory that it has the lake of its driver.
         workspace.root.mkdir(parents=True, exist_ok=True)
     shares = [list[FileWork]() for _ in range(min(parts, len(wanted.works)))]
     loads = [0] * len(shares)

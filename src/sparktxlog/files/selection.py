@@ -63,7 +63,7 @@ def select_files(workspace: CopyWorkspace, lease: Lease, tasks: Sequence[FileTas
 
     Raises:
         UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: The donor does not
-            tell digests.
+            send digests.
         RemoteProtocolError: A path that leads elsewhere (definite).
         DiskFullError, StorageError: A link cannot be made; made ones stay and are right.
     """

@@ -66,7 +66,7 @@ class Fetched:
 
     #: Bytes of all requested files.
     size_bytes: int = 0
-    #: Plain bytes that were fetched, and what of it came over the network, after compression.
+    #: Plain bytes that were fetched, and how many came over the network, after compression.
     fetched_bytes: int = 0
     wire_bytes: int = 0
     #: Found in the replica or in the workspace.

@@ -37,7 +37,7 @@ class CopyWorkspace:
 
     @staticmethod
     def found(lake: str | Path) -> list[CopyWorkspace]:
-        """Return the workspaces below a lake, the last used one first."""
+        """Return the workspaces below a lake, the one that was used last first."""
         try:
             entries = [entry for entry in os.scandir(Path(lake) / COPIES) if entry.is_dir()]
         except FileNotFoundError:
