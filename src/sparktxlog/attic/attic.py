@@ -52,9 +52,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: Kind
     why: str
-    #: Table that it is of, empty = of none.
+    #: Its table, empty = none.
     table: str = ""
-    #: Tells entries of a kind and table apart: an id of the act, or a position.
+    #: Distinguishes entries of a kind and table: an id of the act, or a position.
     mark: str = ""
     #: Path that it had.
     source: str = ""
@@ -142,7 +142,7 @@ class Attic:
         """Move a directory here, durably.
 
         Args:
-            mark: As of `Entry`.
+            mark: As in `Entry`.
             source: Where it comes from, if it is a draft; None = `path`.
 
         Raises:
@@ -168,7 +168,7 @@ class Attic:
         return found
 
     def keep(self, path: Path, *, mark: str, **said: Any) -> Entry:
-        """Keep the files of a directory under second names, or as copies; arguments as of `put`.
+        """Keep the files of a directory under second names, or as copies; arguments as in `put`.
 
         Raises:
             OSError: Nothing is kept; repeat it.
@@ -330,9 +330,9 @@ class Attic:
 
 
 def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:
-    """Return the attics of a site, whose directories are named as in `/v1/info`; the lake's first.
+    """Return the attics of a site, the lake's first; directories are named as in `/v1/info`.
 
-    One for each disk: what is set aside is renamed.
+    There is one for each disk: what is set aside is renamed.
     """
     kept = site.get("backup_dir")
     return (
