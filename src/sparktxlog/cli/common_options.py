@@ -105,7 +105,7 @@ class NodeApi(Http):
             change something; without either, the token that a node of this user on this machine
             noted.
         timeout_s: Seconds to wait for one answer.
-        ca_file: As of `Http`.
+        ca_file: As in `Http`.
     """
 
     def __init__(

@@ -332,7 +332,7 @@ def void(
     )
 
 
-# -- a node of another history gives way (P28) ---
+# -- a node leaves its history for another one (P28) ---
 
 
 @peer_app.command(

@@ -146,7 +146,7 @@ def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
 def fitting_widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | None:
     """Return a width for each column so that lines fit and no word is cut; None = they cannot.
 
-    Columns with long texts give way first: what is left beside the longest words is shared.
+    Columns with long texts shrink first: the space that the longest words leave is shared.
     """
     least = [
         max(len(word) for cell in one for word in (cell.split() or [""]))

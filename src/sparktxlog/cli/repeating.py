@@ -32,7 +32,7 @@ def repeat(seconds: float | None, as_json: bool, once: Callable[[], ExitCode]) -
     """Let a command print once, or with `--watch` until Ctrl-C; end with its last exit code.
 
     On a terminal the new answer takes the place of the old one; elsewhere, and with --json, it
-    follows.  A node that does not answer any more is told, and asked again.
+    follows.  A node that does not answer any more is reported, and asked again.
 
     Args:
         seconds: Of `--watch`; None = print once.

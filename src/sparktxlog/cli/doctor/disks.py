@@ -17,7 +17,7 @@ _LEAST_FREE = 1 << 30
 _LEAST_FILES = 10_000
 _SYNCS = 20
 _BLOCK = b"\0" * 4096
-#: Seconds of one fsync above which it is slow, and much too slow; below the first one it is none.
+#: Seconds of one fsync: below the first it is none; above the others it is slow, and much too slow.
 _NO_SYNC_S, _SLOW_S, _TOO_SLOW_S = 10e-6, 20e-3, 200e-3
 #: Kinds of file systems, and what is wrong with a node's state on them.
 _KINDS = {
@@ -104,7 +104,7 @@ def file_system_of(path: Path, mounts: Sequence[tuple[str, str]]) -> str:
     """Return the kind of the innermost mount that holds a path, empty = not known."""
     whole = path.resolve()
     holding = [(len(where), kind) for where, kind in mounts if whole.is_relative_to(where)]
-    # Of two mounts at one place the later one is seen.
+    # If two mounts are at one place, the later one is seen.
     return max(reversed(holding), key=lambda one: one[0])[1] if holding else ""
 
 

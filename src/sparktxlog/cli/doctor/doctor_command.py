@@ -144,7 +144,7 @@ def _answers_of(api: NodeApi, *, given: bool) -> tuple[Any, Any, list[Finding]]:
         text = f"{api.url} refuses the token: {error.message}"
         found = problem("tokens", text, error.hint)
     except TxLogError as error:
-        # No node is there: a problem only for who expects one.
+        # No node is there: that is a problem only if the user expects one.
         found = (problem if given else warning)("node", error.message, error.hint)
     return None, None, [found]
 
@@ -178,7 +178,7 @@ def _secrets(config: NodeConfig) -> dict[str, Path]:
 
     own = {"worker token": worker_token_file(config.data_dir), "data-dir": config.data_dir}
     if config.grants_file is not None:
-        own["grants-file"] = config.grants_file  # who changes it may do more
+        own["grants-file"] = config.grants_file  # a user that can change it may do more
     return secret_files(config) | own
 
 

@@ -1,7 +1,7 @@
 """Checks of what is installed here: Python, Java, Spark and what goes with it, Delta's JARs.
 
-Nothing of Spark is started.  A node and a client need none of it, so that it is missing is no
-problem.
+Nothing of Spark is started.  A node and a client need none of it, so it is no problem if it is
+missing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Rehearses on a running cluster what does no harm: questions to all nodes, and a restore aside.
 
 Nothing is cut or killed.  For each site the views `survival` of the other nodes say what would be
-lost and who would go on if it were lost now (`health.survival` judges); their statuses say where
-its writers would go.
+lost and which sites would go on if it were lost now (`health.survival` judges); their statuses say
+where its writers would go.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _went_on(site: str, said: Sequence[Mapping[str, Any]], report: DrillReport) 
 
 
 def _votes(said: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say whether the others could go on, as one of them knows it at least."""
+    """Say whether the others could go on: it is enough if one of them says so."""
     if not said:
         return ["no other node with data answers"]
     if any(one["goes_on"] for one in said):
