@@ -1,4 +1,4 @@
-"""Whose certificates a client of a node believes: those of one authority, or of the system's ones.
+"""The authorities whose certificates a client of a node believes: a given one, or the system's.
 
 A cluster usually has an authority of its own.  Its certificate is a PEM file, which a call names as
 `ca_file`, a command as `--ca-file`, and everything else in the variable `SPARKTXLOG_CA_FILE`.
@@ -18,7 +18,7 @@ CA_HELP = (
     "PEM file with the authority of nodes' certificates (https); default: SPARKTXLOG_CA_FILE, else "
     "the system's authorities"
 )
-#: OpenSSL's reasons for which a certificate is refused, and what to do.
+#: OpenSSL's reasons to refuse a certificate, and what to do.
 _EXPIRED, _NOT_YET, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64
 _WAYS_OUT = {
     _EXPIRED: "Give the node a new certificate; it takes it up without a restart.",
@@ -54,7 +54,7 @@ def authorities(ca_file: str | None) -> ssl.SSLContext:
 
 
 def trust(ca_file: str | os.PathLike[str] | None) -> None:
-    """Make a file what connections of this process use that name none; None changes nothing.
+    """Make a file the default of this process for connections that name none; None changes nothing.
 
     Raises:
         ConfigError: As `authorities` (definite).

@@ -51,7 +51,7 @@ _RUN_TYPE = "application/vnd.sparktxlog.run"
 class GrowingPause:
     """Pauses between attempts at a node: each is twice as long as the one before, up to a bound.
 
-    Not for attempts that others won: `api.writing.retry` says why.
+    Not for attempts that lost to others: `api.writing.retry` says why.
 
     Args:
         first_s, longest_s: Seconds.

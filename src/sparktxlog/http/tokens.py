@@ -2,7 +2,7 @@
 
 A node whose client token is in a file notes that file's path when it starts, in the user's
 directory below, under the host and port that clients call.  The note itself holds no secret: only
-who may read the token's file (mode 0600) gets the token.
+a user that may read the token's file (mode 0600) gets the token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Uploads staged files to a node, from executors that do not see its payload store.
 
-A file goes in parts.  The node says after each one how many bytes it has, so after a failure of the
-link, or of the node, the upload goes on there.
+A file is sent in parts.  After each one the node says how many bytes it has, so after a failure of
+the link, or of the node, the upload goes on there.
 """
 
 from __future__ import annotations
