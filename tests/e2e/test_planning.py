@@ -69,7 +69,7 @@ def _copy_is_ordered_and_told(a: NodeProcess, end: int) -> None:
     order = {"worker_id": "wA", "forced": False}
     status, ticket = ask(a, "POST", "/v1/worker/copies", order)
     assert status == 200, ticket
-    assert [lease["node_id"] for lease in ticket["leases"]] == ["B"]
+    assert ticket["lease"]["node_id"] == "B"
 
     def own() -> Any:
         return next(r for r in a.status()["replicas"] if r["worker_id"] == "wA")
