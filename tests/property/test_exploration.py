@@ -296,7 +296,6 @@ def test_what_the_queue_led_to_counts() -> None:
         lambda disk, queue: disk.undecided.clear(),
         lambda disk, queue: queue.effects._tables.clear(),
         lambda disk, queue: queue.writes._by_table.clear(),
-        lambda disk, queue: setattr(queue.writes, "after", None),
         lambda disk, queue: queue.marking._by_id.clear(),
         lambda disk, queue: setattr(queue.marking, "_earliest", 1),
         lambda disk, queue: setattr(queue.marking, "_size_bytes", 1),

@@ -23,7 +23,7 @@ from dataclasses import replace
 from sparktxlog.model.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import LARGEST
-from sparktxlog.model.operation import Mark, RunFacts, Touch
+from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
 from sparktxlog.model.table import Column, TableDefinition
 
 #: It was created before the log began, and so was never written to.
@@ -53,7 +53,13 @@ def _id(number: int) -> bytes:
 def _facts(submit: str, own: bytes, marked: bytes) -> RunFacts:
     what, _, until = submit.partition(" by ")
     _, *words = what.split(" ")
-    facts = RunFacts(n=1, ids=own, valid_until=((0, int(until)),) if until else ())
+    facts = RunFacts(
+        n=1,
+        ids=own,
+        # All were accepted before anything was ordered, and the id window holds all.
+        acceptance=Acceptance(position=0, ts=0),
+        valid_until=((0, int(until)),) if until else (),
+    )
     match words:
         case []:
             return facts
