@@ -30,7 +30,7 @@ core did in a simulation of the case ({seeds} runs each).
   `suspect-timeout`.
 - *waits*: the site takes and keeps transactions at level `accepted`; none is ordered. A client
   that waits for `ordered` gets UNKNOWN, later `no-quorum`
-  ([clients](clients.md#a-node-without-a-quorum)). The site goes on when the failure ends, or
+  ([commits](commits.md#a-node-without-a-quorum)). The site goes on when the failure ends, or
   after `sparktxlog peer force`.
 - *left out*: the node knows that the others go on without it; it refuses transactions, answers
   reads, and asks to be admitted.

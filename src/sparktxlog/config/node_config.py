@@ -154,7 +154,7 @@ class NodeConfig:
     )
     payload_dir: Path = Setting(_path)(
         "Payload store; Spark executors write there if they see it, and upload otherwise "
-        "(docs/spark.md); default: data-dir/payloads."
+        "(docs/api.md); default: data-dir/payloads."
     )
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
         "What the node does: master, replica; or witness, which only votes on epochs and keeps no "

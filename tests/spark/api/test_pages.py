@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md and docs/python.md, word for word, against one node."""
+"""The examples of docs/api.md, word for word, against one node: with Spark, and without it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,27 @@ from sparktxlog.api.connect import TxLog
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
-def _run(page: str, names: dict[str, Any]) -> None:
-    """Run a page's examples in turn; a failure names the line of the page.
+_PAGE = "docs/api.md"
+#: Heading of the part without Spark, which has names of its own.
+_WITHOUT_SPARK = "\n## From Python, without Spark\n"
+
+
+def _run(names: dict[str, Any], *, with_spark: bool) -> None:
+    """Run the examples of a part in turn; a failure names the line of the page.
 
     An example that shows an error has to raise it.
     """
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / _PAGE).read_text()
+    middle = text.index(_WITHOUT_SPARK)
     for block in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if (block.start() < middle) is not with_spark:
+            continue
         first = text.count("\n", 0, block.start(1))
         tree = ast.parse("\n" * first + block[1])
         for statement in tree.body:
             if isinstance(statement, ast.Try):
                 statement.orelse = ast.parse("raise AssertionError('nothing was raised')").body
-        exec(compile(tree, f"docs/{page}", "exec"), names)
+        exec(compile(tree, _PAGE, "exec"), names)
 
 
 @pytest.fixture
@@ -40,7 +48,7 @@ def own_schema(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.thorough
-def test_the_page_of_spark_runs(
+def test_the_part_about_spark_runs(
     spark: SparkSession, node: RunningNode, tmp_path: Path, own_schema: None
 ) -> None:
     incoming, checkpoint = tmp_path / "incoming", tmp_path / "checkpoint"
@@ -52,13 +60,13 @@ def test_the_page_of_spark_runs(
         "folder": incoming.as_uri(),
         "checkpoint": checkpoint.as_uri(),
     }
-    _run("spark.md", names)
+    _run(names, with_spark=True)
     log: TxLog = names["log"]
     assert {row["id"] for row in log.table("orders").collect()} == {1, 2, 9}
     log.close()
 
 
-def test_the_page_of_python_runs(
+def test_the_part_without_spark_runs(
     spark: SparkSession, node: RunningNode, log: TxLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Somebody applies what clients commit; here it is this session, when the page waits for it.
@@ -71,4 +79,4 @@ def test_the_page_of_python_runs(
         return asked(client, *given, **named)
 
     monkeypatch.setattr(Client, "snapshot", applied)
-    _run("python.md", {"url": node.url})
+    _run({"url": node.url}, with_spark=False)
