@@ -160,8 +160,8 @@ list-appends: COMMITS = 100000
 list-appends: $(STAMP) ## Append to lists by Delta's Java client at three sites, and look for anomalies
 	@$(BIN)/python -m tests.verification.rivals.list_appends --commits $(COMMITS) $(RIVALS_ARGS)
 
-explore: $(STAMP) ## Visit every state of small clusters, and write docs/exploration.md
-	@$(BIN)/python -m tests.verification.exploration --write docs/exploration.md $(EXPLORE_ARGS)
+explore: $(STAMP) ## Visit every state of small clusters, and write docs/verification/exploration.md
+	@$(BIN)/python -m tests.verification.exploration --write docs/verification/exploration.md $(EXPLORE_ARGS)
 
 random-tables: TABLES = 1000
 # This JVM lives for long enough that compiling its hot code pays.
@@ -201,7 +201,7 @@ fuzz: $(STAMP) ## Send a million mutated requests to nodes; FUZZ_ARGS="--request
 attacks: $(STAMP) ## Attack a node with requests; /livez within 250 ms, memory 64 MiB above before
 	@$(BIN)/python -m tests.verification.fuzz.attacks
 
-mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/mutants.md
+mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/verification/mutants.md
 	@$(BIN)/python -m tests.verification.mutation $(MUTANT_ARGS)
 
 docs: $(STAMP) ## Write the generated pages: docs/configuration.md, cli.md and two-sites.md

@@ -19,7 +19,7 @@ from tests.verification.mutation.mutant import (
     Result,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "mutants.md"
+PAGE = Path(__file__).parents[3] / "docs" / "verification" / "mutants.md"
 #: A row of the page: rule, name, and what the broken core does.
 ROW = re.compile(r"^\| ([CP]\w+) \| `([^`]+)`: ([^|]+) \|", re.MULTILINE)
 Run = Callable[..., int]

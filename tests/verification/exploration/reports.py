@@ -1,4 +1,4 @@
-"""Results of explorations as a table (docs/exploration.md)."""
+"""Results of explorations as a table (docs/verification/exploration.md)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ never. Transactions, ballots, crashes and ticks may happen at any time within th
 the new epochs. The exploration differs from the core in one point: it chooses when a ballot
 starts.
 
-In every state the invariants I1-I7 and I11 of [rules.md](rules.md) are checked, and that no core
+In every state the invariants I1-I7 and I11 of [rules.md](../rules.md) are checked, and that no core
 halts or raises an alarm. After every step of a node its queue is judged from its start by the
 reference that the simulation uses: which transactions take effect (P25b, P27), what becomes of
 prepared ones (P35), and which versions commit tables have (P36). That is what its clients must be

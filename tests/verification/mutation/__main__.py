@@ -1,7 +1,7 @@
 """`python -m tests.verification.mutation`: break each rule and see that something finds out.
 
-Prints the table and writes it to docs/mutants.md.  Exit code 1: a mutation survived that is not
-listed as a survivor.
+Prints the table and writes it to docs/verification/mutants.md.  Exit code 1: a mutation survived
+that is not listed as a survivor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.verification.mutation.mutant import BY_NAME, MUTANTS, Killer, Result
 #: Runs in a process of its own.
 EXAMINE = "tests.verification.mutation.killers:examine"
 #: The page, when run in the repository.
-_PAGE = Path("docs/mutants.md")
+_PAGE = Path("docs/verification/mutants.md")
 
 
 def examine_all(

@@ -14,7 +14,7 @@ _HEAD = """\
 # Mutations of the protocol core
 
 Written by `make mutants`; do not edit. Each line is a *mutant*: the core with one rule
-([rules.md](rules.md)) broken in one way, by a text patch to some of its lines
+([rules.md](../rules.md)) broken in one way, by a text patch to some of its lines
 (`tests/verification/mutation/mutants`). The line also says what found it:
 
 - a random schedule of normal operation (`tests/verification/strategies.py`);
