@@ -1,7 +1,7 @@
-"""Write the generated pages below docs/: settings, commands, routes and more; a test compares.
+"""Write what is generated below docs/, pages and parts of pages: settings, commands and more.
 
 python -m tools.reference           write them
-python -m tools.reference --check   exit with 1 if one is out of date
+python -m tools.reference --check   exit with 1 if one is out of date, as a test does
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, get_origin
 import typer
 from tools.metrics_page import metrics_page
 from tools.two_sites import page
-from tools.types_page import types_page
+from tools.types_page import kept_types, refused_types
 from tools.verdicts_page import verdicts_page
 from tools.views_page import views_page
 
@@ -257,14 +257,34 @@ def _short(name: str) -> str:
     return re.sub(r"[a-z_.]+\.([A-Z])", r"\1", name)
 
 
-#: Generated pages by path.
+def filled(name: str, parts: dict[str, str]) -> str:
+    """Return a page below docs/ with its generated parts as the code has them now.
+
+    Args:
+        name: Of the page.
+        parts: Name of a part, as its marks have it → text.
+    """
+    text = (ROOT / "docs" / name).read_text()
+    for part, new in parts.items():
+        begin, end = f"<!-- {part}: begin, written by `make docs` -->\n", f"<!-- {part}: end -->"
+        before, first, rest = text.partition(begin)
+        _, last, after = rest.partition(end)
+        if not (first and last):
+            raise ValueError(f"docs/{name} has no marks of {part!r}")
+        text = f"{before}{begin}\n{new.strip()}\n\n{end}{after}"
+    return text
+
+
+#: Pages that are generated as a whole or in part, by path.
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "routes.md": routes_page,
     ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
     ROOT / "docs" / "metrics.md": lambda: metrics_page(_NOTE),
-    ROOT / "docs" / "types.md": lambda: types_page(_NOTE),
+    ROOT / "docs" / "tables.md": lambda: filled(
+        "tables.md", {"kept types": kept_types(), "refused types": refused_types()}
+    ),
     ROOT / "docs" / "verdicts.md": lambda: verdicts_page(_NOTE),
     ROOT / "docs" / "views.md": lambda: views_page(_NOTE),
 }

@@ -1,6 +1,6 @@
-"""Every type of Spark and what becomes of it in a row table; written to docs/types.md.
+"""Every type of Spark and what becomes of it in a row table: two tables of docs/tables.md.
 
-`tools/reference.py` (make docs) writes the page, a test compares it.
+`tools/reference.py` (make docs) writes them, a test compares the page.
 `tests/spark/api/test_types.py`
 sends each value of `SIMPLE` through every way of a row, and tries each type that is refused.
 """
@@ -61,67 +61,28 @@ _JSON = {
     "map<k,v>": "array of `[key, value]`; an object where keys are strings",
 }
 
-_HEAD = """# Types of columns
-
-{note}
-
-What a column of a row table may be, and what becomes of other types of Spark. A commit table
-([catalog](catalog.md)) holds whatever Delta holds.
-
-A type that is *kept* passes every way unchanged: `create_table` from Spark, Python or HTTP, rows
-as JSON, as Arrow, small DataFrames and staged ones, the signature and MERGE.
-`tests/spark/api/test_types.py` sends the extreme values of each type, and NULL at every level of
-the nested ones, that way; `tests/spark/copying/test_jobs.py` copies them to another site, and
-compares both.
-
-## Kept
-
-| type | Arrow | JSON | key | partition |
+_KEPT = """| type | Arrow | JSON | key | partition |
 |---|---|---|---|---|
 """
-
-_MIDDLE = """
-`t`, `k` and `v` are any kept types, to 32 levels. Aliases are taken: `long`, `integer`, `short`,
-`byte`, `real`, `numeric`, `dec`, `timestamp_ltz`.
-
-- **`-0.0` and `NaN`** stay as they are. To a signature, as to SQL's `=`, `-0.0` is `0.0`, and every
-  NaN is the same.
-- **Dates and times** are from year 1 to 9999, before 1582 too in the calendar of today (proleptic
-  Gregorian).
-- **Strings** are UTF-8, also empty, with NUL characters, or of 16 MB: large ones are staged.
-- **`decimal`** has 38 digits at most. A value with more digits than its column is refused, never
-  rounded.
-- **NOT NULL** is kept for columns. Inside nested types it is not: elements and fields take NULL.
-  Keys of maps never do.
-- **What Spark keeps beside a type** is not taken: defaults, identities, generated columns, and
-  comments of fields inside nested types. Comments of columns are kept.
-
-## Refused
-
-`create_table`, and `alter_table` for a new column, refuse these at once (`schema-mismatch`), also
-inside a nested type, with the reason and the way out:
-
-| type | reason | way out |
+_REFUSED = """| type | reason | way out |
 |---|---|---|
 """
 
-_TAIL = """
-Rows with such a column are refused by the type of the table's column, with the cast that fits.
-Texts with a collation are taken into a `string`: the value is the same. [Rows](rows.md) says
-what rows must be like.
-"""
 
-
-def types_page(note: str) -> str:
-    """Return docs/types.md, from the code that takes and refuses types."""
+def kept_types() -> str:
+    """Return the table of types that are taken, from the code that takes them."""
     kept = [_kept_line(kind, kind) for kind in SIMPLE if not kind.startswith("decimal")]
     kept.insert(7, _kept_line("decimal(p,s)", "decimal(10,2)", arrow="decimal128(p, s)"))
     kept += [_kept_line(name, "array<int>", arrow=name[:-1].partition("<")[0]) for name in NESTED]
+    return _KEPT + "".join(kept)
+
+
+def refused_types() -> str:
+    """Return the table of types that are refused, from the code that refuses them."""
     refused = (
         f"| `{one.example}` | {one.reason} | {one.way_out} |\n" for one in REFUSED_TYPES.values()
     )
-    head = _HEAD.format(note=note)
-    return head + "".join(kept) + _MIDDLE + "".join(refused) + _TAIL
+    return _REFUSED + "".join(refused)
 
 
 def _kept_line(name: str, kind: str, arrow: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The rules of docs/types.md for rows and the columns of their table, at a real node."""
+"""The rules of docs/tables.md for rows and the columns of their table, at a real node."""
 
 from __future__ import annotations
 

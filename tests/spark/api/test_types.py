@@ -1,4 +1,4 @@
-"""Every type that docs/types.md keeps passes every way of a row; every other one is refused."""
+"""Every type that docs/tables.md keeps passes every way of a row; every other one is refused."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ _OTHERS: list[tuple[str, str | T.DataType]] = [
 
 
 def test_every_type_of_spark_is_kept_or_refused() -> None:
-    """A type that a later Spark adds belongs into the table of docs/types.md."""
+    """A type that a later Spark adds belongs into the table of docs/tables.md."""
     others = {name for name, _ in _OTHERS}
     assert others == set(REFUSED_TYPES)
     known = {type(T.DataType.fromDDL(f"a {kind}")[0].dataType) for kind in COLUMNS.values()}
