@@ -16,8 +16,8 @@ import typer
 from tools.metrics_page import metrics_page
 from tools.two_sites import page
 from tools.types_page import kept_types, refused_types
-from tools.verdicts_page import verdicts_page
-from tools.views_page import views_page
+from tools.verdicts_page import table_of_readers, table_of_verdicts
+from tools.views_page import sections_of_views
 
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import ENV_PREFIX, SETTINGS, Setting, variable_of
@@ -285,8 +285,14 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "tables.md": lambda: filled(
         "tables.md", {"kept types": kept_types(), "refused types": refused_types()}
     ),
-    ROOT / "docs" / "verdicts.md": lambda: verdicts_page(_NOTE),
-    ROOT / "docs" / "views.md": lambda: views_page(_NOTE),
+    ROOT / "docs" / "state.md": lambda: filled(
+        "state.md",
+        {
+            "verdicts": table_of_verdicts(),
+            "readers": table_of_readers(),
+            "views": sections_of_views(),
+        },
+    ),
 }
 
 

@@ -103,7 +103,7 @@ def test_the_bank_keeps_its_total_when_a_site_is_killed(run: Callable[[str], str
 def test_a_cut_site_comes_back(run: Callable[[str], str]) -> None:
     stored = _text(_stored("cut_and_heal.ipynb"))
     for text in (stored, run("cut_and_heal.ipynb")):
-        # As docs/verdicts.md has it: nobody applies the rows.
+        # As docs/state.md has it: nobody applies the rows.
         assert re.search(r"Node A: lagging, position \d+", text)
         assert "No worker has applied anything at site A" in text
         assert "all queues are equal: True" in text

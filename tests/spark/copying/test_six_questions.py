@@ -1,6 +1,6 @@
 """Six questions of people who run a log, asked of three real sites: by command, SQL and page alike.
 
-docs/six-questions.md shows the same commands, queries and pages; `ASKED` is compared with it.
+docs/state.md shows the same commands, queries and pages; `ASKED` is compared with it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def sites(tmp_path: Path, spark: SparkSession) -> Iterator[Sites]:
 
 
 def test_the_page_has_what_is_asked_here() -> None:
-    text = (ROOT / "docs" / "six-questions.md").read_text()
+    text = (ROOT / "docs" / "state.md").read_text()
     for command, query, page in ASKED.values():
         for asked in (command, query, page):
             assert asked in text, asked
