@@ -1,4 +1,4 @@
-"""docs/metrics.md: the metrics of a node from its registry, and the alerts from their rules."""
+"""Parts of docs/monitoring.md: metrics of a node from its registry, alerts from their rules."""
 
 from __future__ import annotations
 
@@ -23,49 +23,11 @@ _UNITS = {
     "_seconds": "seconds",
     "_ends_at": "seconds since 1970",
 }
-_PAGE = """# Metrics, alerts and logs of a node
-
-{note}
-
-`GET /metrics` of a node answers in Prometheus' text form; it takes the client token, as a bearer
-token. [conf/monitoring](../conf/monitoring/) has what Prometheus, Alertmanager and Grafana need:
-
-| file | is |
-|---|---|
-| [prometheus.yml](../conf/monitoring/prometheus.yml) | which nodes Prometheus asks, and how |
-| [alerts.yml](../conf/monitoring/alerts.yml) | the alerts below |
-| [alertmanager.yml](../conf/monitoring/alertmanager.yml) | how maintenance silences them |
-| [dashboard.json](../conf/monitoring/dashboard.json) | a dashboard; Grafana imports it |
-
-Names, types and labels are part of the public interface. Counters begin at 0 when a node starts.
-
-## Metrics
-
-| metric | type | labels | unit | means |
+_METRICS = """| metric | type | labels | unit | means |
 |---|---|---|---|---|
-{metrics}
-
-A histogram has the series `_bucket` (label `le`), `_sum` and `_count`. Only a node with a
-certificate has `sparktxlog_certificate_ends_at`.
-
-## Alerts
-
-| alert | severity | after | says |
+"""
+_ALERTS = """| alert | severity | after | says |
 |---|---|---|---|
-{alerts}
-
-## Logs
-
-A node logs to stderr, one record per line. With `log-format = "json"` a record is one object:
-
-| field | has | its value |
-|---|---|---|
-| `timestamp`, `level`, `event` | every record | time in UTC, `debug` to `critical`, what happened |
-| `node`, `epoch` | every record, `epoch` once it is known | the node that logs, and its epoch |
-| `peer` | what is about another node, and what is logged for its request | its id |
-| `transaction` | what is logged for a submit | its id |
-| `request_id` | what is logged for the request of a client | its header `x-request-id` |
-| `reason`, `exception` | what failed | text, and the trace of an error that nobody foresaw |
 """
 
 
@@ -136,13 +98,17 @@ def _metric_lines() -> Iterator[str]:
 def _alert_lines() -> Iterator[str]:
     for rule in alert_rules():
         name, notes = rule["alert"], rule["annotations"]
-        link = notes["runbook"].removeprefix("docs/")
+        link = notes["runbook"].removeprefix("docs/monitoring.md")
         after = rule.get("for", "at once")
         says = notes["summary"].replace("{{ ", "`").replace(" }}", "`")
         yield f"| [{name}]({link}) | {rule['labels']['severity']} | {after} | {says} |"
 
 
-def metrics_page(note: str) -> str:
-    """Return docs/metrics.md."""
-    metrics, alerts = "\n".join(_metric_lines()), "\n".join(_alert_lines())
-    return _PAGE.format(note=note, metrics=metrics, alerts=alerts)
+def table_of_metrics() -> str:
+    """Return a row for each metric."""
+    return _METRICS + "\n".join(_metric_lines())
+
+
+def table_of_alerts() -> str:
+    """Return a row for each alert, with a link to what to do."""
+    return _ALERTS + "\n".join(_alert_lines())

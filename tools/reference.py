@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import typer
-from tools.metrics_page import metrics_page
+from tools.metrics_page import table_of_alerts, table_of_metrics
 from tools.two_sites import page
 from tools.types_page import kept_types, refused_types
 from tools.verdicts_page import table_of_readers, table_of_verdicts
@@ -281,7 +281,9 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "routes.md": routes_page,
     ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
-    ROOT / "docs" / "metrics.md": lambda: metrics_page(_NOTE),
+    ROOT / "docs" / "monitoring.md": lambda: filled(
+        "monitoring.md", {"alerts": table_of_alerts(), "metrics": table_of_metrics()}
+    ),
     ROOT / "docs" / "tables.md": lambda: filled(
         "tables.md", {"kept types": kept_types(), "refused types": refused_types()}
     ),

@@ -1,4 +1,4 @@
-"""Makes two tables of docs/state.md of the states that tests/unit/health/test_verdicts.py checks."""
+"""Makes tables of docs/state.md of the states that tests/unit/health/test_verdicts.py checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 _TABLE = Path(__file__).resolve().parents[1] / "tests" / "testdata" / "verdicts.json"
 _COMMANDS = ("workers", "peers", "plan", "verify --compare")
-_STATES = """| when | state | exit code | code | what it means, and the way out | `/readyz` |
+_STATES = """\
+| when | state | exit code | code | what it means, and the way out | `/readyz` |
 |---|---|---|---|---|---|
 """
-_READERS = """| when | `workers`, `peers`, `plan`, `verify --compare` | `why` | sensor | alerts | would not be \
+_READERS = """\
+| when | `workers`, `peers`, `plan`, `verify --compare` | `why` | sensor | alerts | would not be \
 survived, by `survival` and `drill` |
 |---|---|---|---|---|---|
 """

@@ -1,4 +1,4 @@
-"""Disks of three sites replaced one after the other, as docs/runbooks.md says: nothing is lost.
+"""Disks of three sites replaced one after the other, as docs/monitoring.md says: nothing is lost.
 
 Each node begins again with an empty disk.  It is NORMAL and ready long before it has what the
 others count on it to have; until then everybody says that nothing else may be lost.
@@ -225,7 +225,7 @@ def test_three_disks_replaced_one_after_the_other_lose_nothing(
                     lambda place=place: "not whole" in "".join(place.node.status()["lacks"])
                 )
                 await not_yet(place, places, run)
-                # What docs/runbooks.md says to wait for: the worker's copy, and the files.
+                # What docs/monitoring.md says to wait for: the worker's copy, and the files.
                 await settled(places)
                 place.report()
                 giving.set()

@@ -26,9 +26,11 @@ _WITHOUT_PART = ("IDLE", "JOINING")
 _CALM = ("NORMAL", "WITNESS", "FAULT")
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
 _COMPARE = "`sparktxlog verify --compare` says in which table, and since which position."
-_SEE_LOG = "The log of the node has the trace; docs/runbooks.md says what to do."
+_SEE_LOG = "The log of the node has the trace; docs/monitoring.md says what to do."
 _BY_ITSELF = "Nothing is to be done: it catches up by itself."
-_SLOW_DISK = "  docs/runbooks.md (SparktxlogDiskSlow) says how to let the others go on without it."
+_SLOW_DISK = (
+    "  docs/monitoring.md (SparktxlogDiskSlow) says how to let the others go on without it."
+)
 _SEE_PEERS = "`sparktxlog peer list` says which nodes are linked."
 _FORCE = (
     "Bring them back.  If too many of them lost their disks for ever, `sparktxlog peer force` lets "
@@ -218,7 +220,7 @@ def _differing(code: str, text: str, way_out: str) -> Judgement:
 
 def _of_node(status: _Facts) -> Iterator[Judgement]:
     if halted := status.get("halted"):
-        way_out = "Keep its data-dir; docs/runbooks.md (SparktxlogHalted) says what to do."
+        way_out = "Keep its data-dir; docs/monitoring.md (SparktxlogHalted) says what to do."
         yield _differing("halted", f"This node halted: {halted}", way_out)
     if status.get("only_joins"):
         text = "The journal of this node is lost: it waits for a peer whose log it can join"
@@ -246,7 +248,7 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
             state=ClusterState.LAGGING,
             severity=ALARM,
             text=text,
-            way_out="Make room, and it goes on by itself: docs/runbooks.md (A full disk).",
+            way_out="Make room, and it goes on by itself: docs/monitoring.md (A full disk).",
         )
     if status.get("paused"):
         text = "This node is paused: it takes no transactions"

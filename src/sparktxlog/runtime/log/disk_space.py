@@ -70,7 +70,7 @@ class DiskSpace:
         if held := self.held_by():
             raise DiskFullError(
                 f"the node's disk is full: {'; '.join(held)}",
-                hint="Free space; then the node continues: docs/runbooks.md (A full disk).",
+                hint="Free space; then the node continues: docs/monitoring.md (A full disk).",
                 held_by=held,
             )
 

@@ -58,7 +58,7 @@ class PlaceOwners:
         if self._executor.disk_full:
             raise DiskFullError(
                 "the node's disk is full: whose a place is cannot be written",
-                hint="Free space; then the node continues: docs/runbooks.md (A full disk).",
+                hint="Free space; then the node continues: docs/monitoring.md (A full disk).",
             )
         if not self._free:
             largest = Counter(owner for _, owner in self._owned.values()).most_common(1)[0][0]
