@@ -230,7 +230,7 @@ def test_secret_tokens_and_addresses_are_replaced_under_load(tmp_path: Path) -> 
 def test_certificates_and_authority_are_replaced_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/encryption.md, "New certificates" and "Another authority"."""
+    """docs/administration.md, "New certificates" and "Another authority"."""
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     trusted = tmp_path / "trusted.crt"
     shutil.copy(authority.ca_file, trusted)

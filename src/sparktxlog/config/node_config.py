@@ -210,7 +210,7 @@ class NodeConfig:
     )
     tls_cert_file: Path | None = Setting(_path)(
         "PEM file with this node's certificate, which makes the node speak TLS "
-        "(docs/encryption.md). Its subjectAltName has node-id as a DNS name, and each host and "
+        "(docs/administration.md). Its subjectAltName has node-id as a DNS name, and each host and "
         "address of the node's URLs."
     )
     tls_key_file: Path | None = Setting(_path)(

@@ -393,11 +393,11 @@ def test_every_kept_type_is_copied_and_compared(sites: Sites, run_command: RunCo
     assert one == two and len(one) == len(rows_of_types("json"))
 
 
-PAGE = (ROOT / "docs" / "backup.md").read_text()
+PAGE = (ROOT / "docs" / "jobs-and-backups.md").read_text()
 
 
 def documented(section: str, **places: str) -> list[list[str]]:
-    """Return the command lines of a section of docs/backup.md, for other places than its own.
+    """Return the command lines of a section of the page on backups, for other places than its own.
 
     Args:
         section: Heading.
@@ -419,7 +419,7 @@ def documented(section: str, **places: str) -> list[list[str]]:
 def test_a_lost_lake_comes_back_by_the_page_on_backups(
     sites: Sites, run_command: RunCommand, tmp_path: Path
 ) -> None:
-    """The drill of docs/backup.md, as it is written: backup, destroy, restore, apply, verify."""
+    """The page's drill, as it is written: backup, destroy, restore, apply, verify."""
     node, lake = sites.cluster.nodes["B"], sites.lake("B")
     places = {
         "store": str(tmp_path / "store"),
@@ -446,7 +446,7 @@ def test_a_lost_lake_comes_back_by_the_page_on_backups(
 
 def drill(directory: Path, store: str, made: dict[str, Any]) -> None:
     """Run the script of the page in a process of its own."""
-    text = PAGE.split("# A drill\n")[1].split("\n#")[0]
+    text = PAGE.split("# A restore drill\n")[1].split("\n#")[0]
     lines = re.findall(r"^    (.*)$", text, re.MULTILINE)
     assert lines[0].startswith("#!")
     for name, script in {
