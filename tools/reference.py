@@ -14,7 +14,7 @@ from typing import Any, get_origin
 
 import typer
 from tools.metrics_page import table_of_alerts, table_of_metrics
-from tools.two_sites import page
+from tools.two_sites import table_of_cases
 from tools.types_page import kept_types, refused_types
 from tools.verdicts_page import table_of_readers, table_of_verdicts
 from tools.views_page import sections_of_views
@@ -280,7 +280,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "routes.md": routes_page,
-    ROOT / "docs" / "two-sites.md": lambda: page(_NOTE),
+    ROOT / "docs" / "sites.md": lambda: filled("sites.md", {"two sites": table_of_cases()}),
     ROOT / "docs" / "monitoring.md": lambda: filled(
         "monitoring.md", {"alerts": table_of_alerts(), "metrics": table_of_metrics()}
     ),

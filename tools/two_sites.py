@@ -1,6 +1,6 @@
-"""What two masters do when something fails, tried on the real core; written to docs/two-sites.md.
+"""What two masters do when something fails, tried on the real core: a table of docs/sites.md.
 
-`tools/reference.py` (make docs) writes the page, a test compares it.  Every case is simulated with
+`tools/reference.py` (make docs) writes it, a test compares the page.  Every case is simulated with
 several seeds; a cell names more than one outcome if they differ.
 """
 
@@ -14,43 +14,14 @@ from tests.verification.simulation.world import Layout, World
 
 from sparktxlog.protocol.messages.view import Phase
 
+#: The page says how many there are.
 _SEEDS = range(6)
 _SECOND = 1_000_000
 #: What a node does.
 _ALONE, _BOTH, _WAITS, _OUT, _DOWN = "goes on alone", "goes on", "waits", "left out", "down"
 
-_HEAD = """# Two sites
-
-{note}
-
-What two masters do when one of them, the witness or a connection fails. Each cell is what the real
-core did in a simulation of the case ({seeds} runs each).
-
-- *goes on*: commits are ordered, together with the other site or *alone*. The latter begins after
-  `suspect-timeout`.
-- *waits*: the site takes and keeps transactions at level `accepted`; none is ordered. A client
-  that waits for `ordered` gets UNKNOWN, later `no-quorum`
-  ([commits](commits.md#a-node-without-a-quorum)). The site goes on when the failure ends, or
-  after `sparktxlog peer force`.
-- *left out*: the node knows that the others go on without it; it refuses transactions, answers
-  reads, and asks to be admitted.
-- *then*: 90 s after everything was repaired. *both* means: both are members, and their equal
-  queues hold every transaction that was accepted anywhere.
-
-| sites | what fails | A | B | then |
+_HEAD = """| sites | what fails | A | B | then |
 |---|---|---|---|---|
-"""
-
-_TAIL = """
-## What follows
-
-- Two equal masters never go on alone. Choose them if you have no third place and can wait. If one
-  site is gone for good, `sparktxlog peer force` lets the other one go on.
-- With weights, one site is the main site: it goes on alone, and the other one never does.
-- With a witness at a third place, the loss of *either* site stops nothing. The witness keeps no
-  data and is one small process. While it is away, the two masters behave like two equal ones.
-- If only the connection between the two masters breaks, a vote decides which one goes on; never
-  both do.
 """
 
 
@@ -85,15 +56,15 @@ _SITES: tuple[tuple[str, Layout, tuple[Case, ...]], ...] = (
 )
 
 
-def page(note: str) -> str:
-    """Return docs/two-sites.md."""
+def table_of_cases() -> str:
+    """Return a row for each case."""
     lines = [
         f"| {sites} | {case.text} | {a} | {b} | {then} |"
         for sites, layout, cases in _SITES
         for case in cases
         for a, b, then in [_cells(layout, case)]
     ]
-    return _HEAD.format(note=note, seeds=len(_SEEDS)) + "\n".join(lines) + "\n" + _TAIL
+    return _HEAD + "\n".join(lines)
 
 
 def _cells(layout: Layout, case: Case) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""A cluster grows from one node to three by the commands that docs/epochs.md gives."""
+"""A cluster grows from one node to three by the commands that docs/sites.md gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All nodes get other addresses, as docs/epochs.md says: the log goes on, and says what to do.
+"""All nodes get other addresses, as docs/sites.md says: the log goes on, and says what to do.
 
 So does a copy of a cluster that is started elsewhere: it never speaks with the original.
 """

@@ -110,7 +110,7 @@ def longest_of(load: SteadyLoad) -> dict[str, float]:
 
 
 def test_a_cluster_grows_from_one_to_three_under_load(tmp_path: Path) -> None:
-    """docs/epochs.md, "From one node to two, and on"."""
+    """docs/sites.md, "From one node to two, and on"."""
     cluster = Cluster(tmp_path, "A", settings=PATIENT)
     a = cluster.nodes["A"]
 
@@ -144,7 +144,7 @@ def test_a_cluster_grows_from_one_to_three_under_load(tmp_path: Path) -> None:
 
 
 def test_a_disk_is_replaced_while_the_others_go_on(tmp_path: Path) -> None:
-    """docs/epochs.md, "Replacing disks one after the other"; the node on duty, without a worker."""
+    """docs/sites.md, "Replacing disks one after the other"; the node on duty, without a worker."""
     cluster = Cluster(tmp_path, "ABC", settings=PATIENT)
     a, b = cluster.nodes["A"], cluster.nodes["B"]
     with running(cluster), SteadyLoad(cluster, pause_s=0.1) as load:
@@ -204,7 +204,7 @@ def test_secret_tokens_and_addresses_are_replaced_under_load(tmp_path: Path) -> 
         _, audit = told(nodes["A"], "audit", **acts.shown)
         assert all(f"{name}-also" in audit for name in ("cluster-secret", "client-token"))
         assert "admin-token" in audit
-        # docs/epochs.md: "If only one node gets another address: run `peer set` for it first".
+        # docs/sites.md: "If only one node gets another address: run `peer set` for it first".
         for node, port in zip(nodes.values(), free_ports(3), strict=True):
             address = f"http://127.0.0.1:{port}"
             operate(node, "peer", "set", node.name, "--address", address, **acts.shown)

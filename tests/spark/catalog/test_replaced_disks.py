@@ -1,4 +1,4 @@
-"""Three disks replaced one after the other, as docs/epochs.md says word for word: nothing is lost.
+"""Three disks replaced one after the other, as docs/sites.md says word for word: nothing is lost.
 
 Nodes and workers are processes of their own; Spark writes a row table and a commit table.
 """
@@ -31,8 +31,8 @@ from sparktxlog.api.connect import connect
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.faults, pytest.mark.timeout(600)]
 
 SETTINGS = ("suspect-timeout = 2", "start-timeout = 4")
-PAGE = (ROOT / "docs" / "epochs.md").read_text()
-STEPS = PAGE.split("### Replacing disks one after the other\n")[1].split("\n###")[0]
+PAGE = (ROOT / "docs" / "sites.md").read_text()
+STEPS = PAGE.split("### Replacing disks one after the other\n")[1].split("\n#")[0]
 #: Where the page's commands go by default, and the node that its loop waits for.
 DEFAULT_URL, DOCUMENTED_URL = "SPARKTXLOG_URL", "http://b.example.com:7070"
 
