@@ -204,7 +204,7 @@ attacks: $(STAMP) ## Attack a node with requests; /livez within 250 ms, memory 6
 mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/verification/mutants.md
 	@$(BIN)/python -m tests.verification.mutation $(MUTANT_ARGS)
 
-docs: $(STAMP) ## Write the generated pages: docs/configuration.md, cli.md and two-sites.md
+docs: $(STAMP) ## Write the generated pages, and parts of pages, below docs/
 	@$(BIN)/python -m tools.reference
 
 clean: ## Remove .venv and caches
