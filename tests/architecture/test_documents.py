@@ -14,7 +14,7 @@ import pytest
 import typer
 from tests.architecture.source_tree import PACKAGE, ROOT, package_modules
 from tests.architecture.test_imports import MAY_IMPORT
-from tools.reference import PAGES
+from tools.reference import PAGES, filled
 from typer.testing import CliRunner
 
 from sparktxlog import errors
@@ -31,6 +31,12 @@ _README = ROOT / "README.md"
 def test_generated_pages_are_up_to_date(path: Path) -> None:
     """`make docs` writes them; a new setting, option or outcome must show."""
     assert path.read_text() == PAGES[path](), f"{path.name} is out of date: run make docs"
+
+
+def test_a_generated_part_needs_its_marks() -> None:
+    """A page whose marks were lost would never be written again."""
+    with pytest.raises(ValueError, match="no marks of 'types'"):
+        filled("index.md", {"types": ""})
 
 
 def test_every_setting_has_a_meaning() -> None:
