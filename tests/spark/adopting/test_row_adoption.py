@@ -27,6 +27,7 @@ from sparktxlog.api.adopting.row_release import RowRelease
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.writing.transaction import SparkTransaction
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import (
     CommitStateUnknownError,
@@ -505,7 +506,7 @@ def test_a_table_is_given_back_at_each_site(
     sites.b.after(left.position)
     assert sites.signatures("leaving") == ["none"] * 2
     lake = Path(sites.b.site.home.get("/v1/info")["lake_root"])
-    at_b = lake / "_sparktxlog" / "dropped" / f"leaving-{left.position}"
+    at_b = Attic.of_lake(lake).place(Kind.DROPPED, "leaving", str(left.position))
     for place in (back, at_b):
         rows = spark.read.format("delta").load(str(place))
         assert (rows.count(), rows.where("id = 1").count()) == (9, 0)

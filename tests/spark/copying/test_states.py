@@ -348,7 +348,7 @@ def test_foreign_is_refused_and_only_replaced_when_asked_for(sites: Sites, tmp_p
     with pytest.raises(InvalidRequestError, match="one lake would count as two sites"):
         sites.work(sites.b)
     for copies in ({}, {"copies": CopyOptions()}):
-        with pytest.raises(DivergedError, match="is of log id"):
+        with pytest.raises(DivergedError, match="has the log"):
             sites.work(sites.b, takes_lake=True, **copies)
     assert sites.rows(lake) == [4711]
     said = Said(sites.b)

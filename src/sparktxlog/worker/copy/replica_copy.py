@@ -192,8 +192,8 @@ class ReplicaCopy:
         )
         if lease.log_id != self._info.log_id:
             raise DivergedError(
-                f"donor {lease.node_id} is of log id {lease.log_id!r}, "
-                f"this node of {self._info.log_id!r}"
+                f"donor {lease.node_id} has the log {lease.log_id!r}, "
+                f"this node {self._info.log_id!r}"
             )
 
     def stage_tables(self) -> None:

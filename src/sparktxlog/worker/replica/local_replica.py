@@ -107,8 +107,8 @@ class Replica:
         """
         if self.state.log_id and log_id != self.state.log_id:
             raise ForeignLogError(
-                f"FOREIGN: the node's log is of log id {log_id!r}, this replica of "
-                f"{self.state.log_id!r}",
+                f"FOREIGN: the node has the log {log_id!r}, "
+                f"this replica is of {self.state.log_id!r}",
                 hint="Give the worker an empty lake, or its own cluster's node.",
             )
 
