@@ -217,7 +217,8 @@ def test_a_disk_that_fills_up_in_the_middle_ends_in_a_refusal_and_goes_on(
         assert caught.value.definite and "no space left" in str(caught.value)
         assert not (lake / "big").exists() and not (lake / "twin").exists()
         here = empty.chunks()
-        assert here >= MIDDLE - 1
+        # Each of eight requests may have had a chunk for which there was no room.
+        assert here >= MIDDLE - 8
         ballast.unlink(missing_ok=True)
         outcome = empty.copy()
         assert outcome.verdict == "IN_SYNC"
@@ -266,12 +267,11 @@ def test_a_frozen_donor_is_given_up_for_another_one(
 
 
 def test_a_killed_target_leaves_no_lease_behind(empty: Sites) -> None:
-    node = empty.node("A")
-    node.stop()
-    node.start("replication.lease=1")
-    node.wait_ready()
-    wait_until(empty.cluster.all_linked, what="A is back")
-    pins = empty.lake("A") / "_sparktxlog" / "leases"
+    for name in ("A", "B"):
+        empty.node(name).stop()
+        empty.node(name).start("replication.lease=1")
+        empty.node(name).wait_ready()
+    wait_until(empty.cluster.all_linked, what="A and B are back")
     command = [
         sys.executable,
         str(Path(__file__).with_name("holding_copy.py")),
@@ -286,16 +286,18 @@ def test_a_killed_target_leaves_no_lease_behind(empty: Sites) -> None:
     finally:
         target.kill()
         target.communicate()
-    (lease, lease_s) = next((line[1], line[2]) for line in lines if line[0] == "A")
+    ((donor, lease, lease_s),) = lines
+    node, pins = empty.node(donor), empty.lake(donor) / "_sparktxlog" / "leases"
     assert target.returncode == -signal.SIGKILL and float(lease_s) == 1.0
     ended = re.compile(rf"lease ended.*{lease}.*|{lease}.*lease ended.*")
-    found = wait_until(lambda: ended.search(node.log_text()), what="A's lease has ended")
+    found = wait_until(lambda: ended.search(node.log_text()), what="the lease has ended")
     assert "expired" in found[0]
-    wait_until(lambda: empty.served("A", "leases") == 0, what="A lends nothing")
-    wait_until(lambda: not list(pins.glob("*")), what="A's pins are removed")
-    node.stop()
-    node.start()
-    node.wait_ready()
+    wait_until(lambda: empty.served(donor, "leases") == 0, what="the donor lends nothing")
+    wait_until(lambda: not list(pins.glob("*")), what="its pins are removed")
+    for name in ("A", "B"):
+        empty.node(name).stop()
+        empty.node(name).start()
+        empty.node(name).wait_ready()
 
 
 def lose_a_file(sites: Sites) -> None:
