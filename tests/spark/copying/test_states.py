@@ -36,7 +36,7 @@ from sparktxlog.catchup.planner import (
     OUT_OF_SYNC,
 )
 from sparktxlog.errors import ApplyError, DivergedError, InvalidRequestError
-from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.steps import TableSteps
 from sparktxlog.worker.copy import swap
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -256,15 +256,15 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
 ) -> None:
     sites.commit()
     sites.apply_at_a()
-    lake, handle, actions = sites.b.lake, Placer._handle, swap.swap_actions
+    lake, newest, actions = sites.b.lake, placing.newest_commit, swap.swap_actions
     save_rows = TableQuarantine.save_rows
 
-    def lose_the_batch(self: Placer, name: str) -> DeltaTable:
+    def lose_the_batch(table: Path) -> int:
         """Let somebody commit between the worker's look at the table and its own commit."""
-        monkeypatch.setattr(Placer, "_handle", handle)
-        opened = handle(self, name)
+        monkeypatch.setattr(placing, "newest_commit", newest)
+        found = newest(table)
         write_foreign(lake, 666)
-        return opened
+        return found
 
     def lose_the_swap(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(swap, "swap_actions", actions)
@@ -277,7 +277,7 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
         monkeypatch.setattr(TableQuarantine, "save_rows", save_rows)
         raise Killed
 
-    monkeypatch.setattr(Placer, "_handle", lose_the_batch)
+    monkeypatch.setattr(placing, "newest_commit", lose_the_batch)
     monkeypatch.setattr(swap, "swap_actions", lose_the_swap)
     said = Said(sites.b)
     assert sites.work(sites.b).diverged
