@@ -6,4 +6,4 @@ from sparktxlog.api.datasource import TxLogDataSource
 
 
 class DefaultSource(TxLogDataSource):
-    """`format("txlog")`; the option `url` is needed, for no `connect` told it."""
+    """`format("txlog")`; the option `url` is needed: no `connect` names it."""

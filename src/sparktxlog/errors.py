@@ -284,7 +284,7 @@ class TransactionNotOpenError(CommitRejectedError, code="transaction-not-open", 
 
     way_out = (
         "It is open at one node only, until its lease ends or the node does.  If its commit was "
-        "asked for, ask for the id (GET /v1/transactions/{id}); else it has no effect: begin anew."
+        "asked for, ask for the id (GET /v1/transactions/{id}); else it has no effect: begin again."
     )
 
 

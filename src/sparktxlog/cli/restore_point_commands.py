@@ -28,9 +28,9 @@ def point_create(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Name a position after all that any site was told to be ordered until now.
+    """Name a position after all that any site has reported as ordered until now.
 
-    Each site's worker ends a batch there, so that its tables can be read as of the point.
+    Each site's worker ends a batch there, so that its tables can be read at the point.
     """
     from sparktxlog.api.client import Client
     from sparktxlog.api.reading.restore_points import create_point

@@ -171,7 +171,7 @@ def maintenance_begin(
 
 @maintenance_app.command("end", epilog="Example: sparktxlog maintenance end --all")
 def maintenance_end(url: Url = DEFAULT_URL, every: All = False, as_json: AsJson = False) -> None:
-    """End the maintenance, and a pause: the node takes transactions, and its alarms are told."""
+    """End the maintenance, and a pause: the node takes transactions, its alarms are heard again."""
     _maintain(url, {"maintenance-until": None, "paused": None}, every, as_json)
 
 

@@ -41,8 +41,8 @@ def commit_by_hand(
         OSError: The disk failed; the version may be there.
     """
     log, path = log_of(table), commit_path(table, version)
-    told = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
-    lines = (json.dumps(line, separators=(",", ":")) for line in ({"commitInfo": told}, *actions))
+    said = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
+    lines = (json.dumps(line, separators=(",", ":")) for line in ({"commitInfo": said}, *actions))
     content = "".join(f"{line}\n" for line in lines).encode()
     fresh = log / f".{uuid.uuid4().hex}.tmp"
     try:

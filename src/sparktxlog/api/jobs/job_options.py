@@ -385,7 +385,7 @@ JOBS: dict[str, JobCommand] = {
     "repair": JobCommand(
         does="Undo another writer's changes to a table: bring it back to what the log says.\n\n"
         "Rows that others added are kept in the attic. A copy is offered where another site can "
-        "give one. No other worker may run; --dry-run may run beside one.\n\n"
+        "give one. No other worker may run; --dry-run may run next to one.\n\n"
         "Of a commit table, fetch damaged and foreign files again from other sites; "
         "that needs no Spark.",
         example="orders --dry-run",

@@ -93,7 +93,7 @@ def _went_on(site: str, said: Sequence[Mapping[str, Any]], report: DrillReport) 
         )
     return (
         f"{goes_on}  What {site} accepted and showed to nobody would be lost too; clients that "
-        "wait for `acquired` or more have not been told of it."
+        "wait for `acquired` or more have no answer for it."
     )
 
 

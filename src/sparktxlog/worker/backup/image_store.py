@@ -388,7 +388,7 @@ class ImageStore:
         return found
 
     def note_known(self, entries: dict[tuple[str, str, int, int], str], *, anew: bool) -> None:
-        """Record read files; `anew` = forget all others."""
+        """Record read files; `anew`: forget all others."""
         path = self.root / "known.jsonl"
         lines = "".join(json.dumps([*key, digest]) + "\n" for key, digest in entries.items())
         if not anew:

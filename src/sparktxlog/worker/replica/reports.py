@@ -146,7 +146,7 @@ class Reporter:
             try:
                 self.beat()
             except TxLogError as failure:
-                _logger.warning("the node was not told that the worker ends: %s", failure)
+                _logger.warning("the node has no report of the end of the worker: %s", failure)
 
     def beat(self) -> None:
         """Send the waiting reports, or the latest one again."""
