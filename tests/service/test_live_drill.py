@@ -32,7 +32,7 @@ def test_a_running_cluster_is_asked_and_nothing_is_harmed(
     def drill(url: str) -> None:
         assert invoke(monkeypatch, "backup", str(images), "--lake", str(tmp_path / "lake")) == 0
         capsys.readouterr()
-        asked = ("drill", "--url", url, "--no-spark", "--backup", str(images))
+        asked = ("drill", "--live", "--url", url, "--no-spark", "--backup", str(images))
         code = invoke(monkeypatch, *asked, "--report", str(reports), "--json")
         # Nodes of this process log to the same place.
         (line,) = (one for one in capsys.readouterr().out.splitlines() if one.startswith("{"))

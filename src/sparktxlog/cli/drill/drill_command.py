@@ -46,6 +46,9 @@ def drill(
             parser=local_place,
         ),
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="What the command does anyway; accepted for scripts.")
+    ] = True,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
