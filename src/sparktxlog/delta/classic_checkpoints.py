@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from sparktxlog.delta.checkpoints import Checkpoint, say_last
 from sparktxlog.delta.log_files import log_of
+from sparktxlog.errors import StorageError
 from sparktxlog.storage.durability import read_whole, storing, sync_file
 
 _MAP = pa.map_(pa.string(), pa.string())
@@ -52,15 +53,20 @@ def replace_by_classic(table: Path, found: Checkpoint, changed: Callable[[bytes]
         changed: Returns the JSON lines as the new one has them.
 
     Raises:
+        StorageError: Its top has actions of files (definite: nothing was changed).
         DiskFullError, StorageError: Both may be there; do it again.
     """
     log = log_of(table)
     with storing(log):
-        lines = changed(read_whole(found.path)).splitlines()
-        said = [
-            {kind: one for kind, one in json.loads(line).items() if kind in _KINDS}
-            for line in lines
-        ]
+        lines = [json.loads(line) for line in changed(read_whole(found.path)).splitlines()]
+        if any("add" in line or "remove" in line for line in lines):
+            # Without them the table would lack these files' rows.
+            raise StorageError(
+                f"{found.path} has files of the table, which only its sidecars should have",
+                hint="Release the table with --keep-features.",
+                path=str(found.path),
+            )
+        said = [{kind: one for kind, one in line.items() if kind in _KINDS} for line in lines]
         top = {
             kind: pa.array([_listed(one.get(kind)) for one in said if one], fields)
             for kind, fields in _KINDS.items()

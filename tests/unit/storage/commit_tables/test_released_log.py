@@ -14,6 +14,8 @@ from deltalake import DeltaTable
 from tests.support.delta_writer import BEGIN, FEATURES, StagedTable, info_of, lines_of
 
 from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TABLE_ID
+from sparktxlog.delta.live_files import live_files
+from sparktxlog.errors import StorageError
 from sparktxlog.storage.commit_tables.released_log import drop_unused_features
 from sparktxlog.storage.commit_tables.twin import make_plain_twin
 
@@ -159,3 +161,21 @@ def test_a_log_that_delta_cleaned_up_begins_with_a_classic_checkpoint(tmp_path: 
     assert found.protocol().min_reader_version == 1
     assert found.transaction_version("stream") == 7
     assert found.metadata().configuration == {"delta.appendOnly": "false"}
+
+
+def test_files_at_the_top_of_a_checkpoint_are_not_lost(tmp_path: Path) -> None:
+    table = made(tmp_path / "table")
+    added = row(table, 1)
+    publish(table, 1, added)
+    first = json.loads(table.published(0).read_bytes().splitlines()[-1])
+    top = [{"checkpointMetadata": {"version": 1}}, {"protocol": table.protocol}]
+    top += [{"metaData": table.metadata}, first, added]
+    log = table.directory / "_delta_log"
+    (log / f"{1:020}.checkpoint.{uuid.uuid4()}.json").write_bytes(lines_of(*top))
+    table.published(0).unlink()
+    twin = table.directory.with_name("released")
+    make_plain_twin(table.directory, 1, twin)
+    with pytest.raises(StorageError, match="only its sidecars should have") as caught:
+        drop_unused_features(twin)
+    assert "--keep-features" in str(caught.value)
+    assert set(live_files(twin, 1).needed) == {first["add"]["path"], added["add"]["path"]}
