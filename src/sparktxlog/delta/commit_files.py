@@ -60,12 +60,16 @@ def commit_by_hand(
 
 
 def read_actions(path: Path) -> list[dict[str, Any]] | None:
-    """Return the actions of a commit's file, None if it is torn."""
+    """Return the actions of a commit's file, None if it is torn or has a line that is none."""
     try:
         actions = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
     except ValueError:
         return None
-    return actions if actions and all(isinstance(action, dict) for action in actions) else None
+    return actions if actions and all(map(_is_action, actions)) else None
+
+
+def _is_action(line: object) -> bool:
+    return isinstance(line, dict) and all(isinstance(said, dict) for said in line.values())
 
 
 def lowest_torn(table: Path, versions: Sequence[int]) -> int | None:

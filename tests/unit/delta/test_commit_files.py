@@ -67,3 +67,11 @@ def test_the_lowest_torn_version(table: Path) -> None:
     assert lowest_torn(table, range(5)) is None
     commit_path(table, 3).write_text(json.dumps(ADD)[:-1])
     assert lowest_torn(table, range(5)) == 3
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"add":5}', '{"remove":null}'])
+def test_a_line_that_is_no_action_is_damage(table: Path, line: str) -> None:
+    commit_by_hand(table, 0, {}, "mine", [ADD])
+    with commit_path(table, 0).open("a") as file:
+        file.write(f"{line}\n")
+    assert read_actions(commit_path(table, 0)) is None
