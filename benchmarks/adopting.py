@@ -18,7 +18,7 @@ from sparktxlog import connect
 from sparktxlog.api.adopting.table_follower import TableFollower
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.schema import columns_of
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.signatures import signature_of
 
 #: Rows that are made at once.

@@ -28,7 +28,7 @@ from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Transfer
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 TABLE = "big"
 #: Copies of which the last is the one to look at.

@@ -21,7 +21,7 @@ from benchmarks.results import Figure, at_least, beside, informing
 from benchmarks.sparks import COLUMNS, frame, session
 from sparktxlog import connect
 from sparktxlog.http.upload_link import UploadLink
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 #: Bytes of a file, of numbers that no codec makes shorter; a task sends two at once.

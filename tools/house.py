@@ -21,8 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 MAX_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 MAX_MODULES = 15
-#: Rooms that are divided: each folder holds few modules.
-DIVIDED = ("api", "protocol", "runtime", "storage", "worker")
 #: Rooms whose layout the formatter does not decide yet.
 LAID_OUT_BY_HAND = tuple(f"tests/verification/{name}/" for name in ("simulation", "nodes", "model"))
 #: Written so that this file does not hold what it looks for.
@@ -185,9 +183,8 @@ def rules_for(path: str) -> tuple[Rule, ...]:
 
 
 def full_folders(paths: Iterable[str]) -> Iterator[Finding]:
-    """No folder of a divided room holds more than 15 modules next to its `__init__`."""
-    wanted = tuple(f"src/sparktxlog/{room}/" for room in DIVIDED)
-    found = [path for path in paths if path.startswith(wanted) and path.endswith(".py")]
+    """No folder of the package holds more than 15 modules next to its `__init__`."""
+    found = [path for path in paths if path.startswith("src/") and path.endswith(".py")]
     folders = Counter(path.rpartition("/")[0] for path in found if "__init__" not in path)
     for folder, count in folders.items():
         if count > MAX_MODULES:

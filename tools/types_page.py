@@ -12,9 +12,9 @@ from typing import Any
 
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.refused_types import REFUSED_TYPES
-from sparktxlog.codec.validation import check_definition
+from sparktxlog.codec.submits.validation import check_definition
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 _FLOATS = [0.0, -0.0, -1.5, "NaN", "Infinity", "-Infinity"]
 _MOMENTS = (

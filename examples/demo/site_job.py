@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.connect import connect
 from sparktxlog.api.session import build_session
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory

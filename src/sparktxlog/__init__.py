@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     )
     from sparktxlog.api.streams.foreach_batch import write_stream as write_stream
     from sparktxlog.errors import TxLogError as TxLogError
-    from sparktxlog.model.receipt import Level as Level
-    from sparktxlog.model.receipt import Receipt as Receipt
-    from sparktxlog.model.table import Column as Column
-    from sparktxlog.model.table import TableDefinition as TableDefinition
+    from sparktxlog.model.tables.table import Column as Column
+    from sparktxlog.model.tables.table import TableDefinition as TableDefinition
+    from sparktxlog.model.transactions.receipt import Level as Level
+    from sparktxlog.model.transactions.receipt import Receipt as Receipt
 
 __version__ = "0.1.0"
 
 #: Public name → module that has it; the classes of `errors` are public, too (docs/api.md).
 _PUBLIC = {
     "Client": "sparktxlog.api.client",
-    "Column": "sparktxlog.model.table",
-    "Level": "sparktxlog.model.receipt",
-    "Receipt": "sparktxlog.model.receipt",
-    "TableDefinition": "sparktxlog.model.table",
+    "Column": "sparktxlog.model.tables.table",
+    "Level": "sparktxlog.model.transactions.receipt",
+    "Receipt": "sparktxlog.model.transactions.receipt",
+    "TableDefinition": "sparktxlog.model.tables.table",
     "TableFollower": "sparktxlog.api.adopting.table_follower",
     "TxLog": "sparktxlog.api.connect",
     "build_session": "sparktxlog.api.session",

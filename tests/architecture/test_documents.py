@@ -22,7 +22,7 @@ from sparktxlog.api.session import DELTA_PACKAGE
 from sparktxlog.api.writing.operations import Isolation
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import SETTINGS
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 
 _README = ROOT / "README.md"
 

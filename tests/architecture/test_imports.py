@@ -279,7 +279,7 @@ def test_committing_needs_no_jvm_in_the_driver() -> None:
 _OF_LOGS = re.compile(
     r"_delta_log|_last_checkpoint|_sidecars|_staged_commits|(?<!delta)\.checkpoint\b"
 )
-_NAMES_THE_LOG = {"sparktxlog.model.commit_table"}
+_NAMES_THE_LOG = {"sparktxlog.model.tables.commit_table"}
 #: Modules that still open logs by delta-rs; the list may only get shorter.
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",

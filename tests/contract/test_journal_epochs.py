@@ -18,11 +18,11 @@ from tests.support.storage_samples import (
 )
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.payload import read_manifest, void_payload, voided_run
+from sparktxlog.codec.containers.payload import read_manifest, void_payload, voided_run
 from sparktxlog.errors import ExpiredError, InvariantViolation
-from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Block, OperationKind, StagedFile
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.operation import Block, OperationKind, StagedFile
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.balloting import BallotState, Decide, Vote
 from sparktxlog.protocol.messages.posts import MergeBase, QueueEntry, RunHeader

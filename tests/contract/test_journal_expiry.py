@@ -12,7 +12,7 @@ from tests.support.storage_samples import entries_of, ids_in, run_of
 
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Block, OperationKind, StagedFile
+from sparktxlog.model.transactions.operation import Block, OperationKind, StagedFile
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.storage.interfaces import (

@@ -22,7 +22,7 @@ from tests.support.node_processes import (
 )
 
 from sparktxlog import Client
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

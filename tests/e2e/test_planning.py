@@ -16,7 +16,7 @@ from tests.support.node_processes import TABLE, Cluster, NodeProcess, append, ca
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.report import Recount, RecountedTable, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 
 pytestmark = pytest.mark.e2e
 

@@ -29,7 +29,7 @@ from tests.support.node_processes import (
 )
 
 from sparktxlog import Client
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.runtime.membership.join_orders import JoinOrder, keep_order
 from sparktxlog.storage.journal.journal import Journal
 

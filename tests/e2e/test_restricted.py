@@ -12,7 +12,7 @@ from tests.support.node_processes import Cluster, HttpProblem, append, call, run
 
 from sparktxlog import Client
 from sparktxlog.errors import NoQuorumError
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -25,8 +25,8 @@ from tests.support.node_processes import (
     wait_until,
 )
 
-from sparktxlog.codec.assembly import assemble_rows
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.codec.containers.assembly import assemble_rows
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 
 pytestmark = pytest.mark.e2e

@@ -18,8 +18,8 @@ import pytest
 from tests.support.epoch_views import QUICK, all_show
 from tests.support.node_processes import Cluster, NodeProcess, append, queue_of, running, wait_until
 
-from sparktxlog.codec.assembly import assemble_rows
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.codec.containers.assembly import assemble_rows
+from sparktxlog.model.transactions.operation import OperationKind
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

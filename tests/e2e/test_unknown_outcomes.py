@@ -28,7 +28,7 @@ from tests.support.site_links import LinkedCluster, ways_between
 
 from sparktxlog import Client
 from sparktxlog.errors import CommitStateUnknownError
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -28,7 +28,7 @@ from tests.support.node_processes import (
 
 from sparktxlog import Client
 from sparktxlog.errors import NotFoundError
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.transactions.receipt import Receipt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 

@@ -20,9 +20,9 @@ from tests.verification.model.commit_tables import REPLACED, Commit, Design
 from tests.verification.reference import ReferenceCommits
 from tests.verification.simulation.commits import check_histories
 
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTable
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.effects.commits import CommitFold
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow

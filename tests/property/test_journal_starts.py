@@ -13,8 +13,8 @@ import pytest
 from tests.support.storage_samples import TemporaryJournal, entries_of, ids_in, ids_of, run_of
 
 from sparktxlog.errors import InvariantViolation, TxLogError
-from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.transactions.conditions import TableWrites
 from sparktxlog.protocol.messages.balloting import BallotState
 from sparktxlog.protocol.messages.posts import QueueEntry
 from sparktxlog.protocol.messages.recovery import NoOlderIds

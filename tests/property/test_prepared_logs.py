@@ -22,10 +22,10 @@ from tests.verification.model.prepared_log import (
     shortest_counterexample,
 )
 
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import Mark, RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import Mark, RunFacts, Touch
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites

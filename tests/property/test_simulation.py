@@ -13,7 +13,7 @@ from tests.verification.simulation.world import World
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Acceptance, RunFacts
+from sparktxlog.model.transactions.operation import Acceptance, RunFacts
 from sparktxlog.protocol.messages.actions import PersistQueue
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader, chain_hash
 

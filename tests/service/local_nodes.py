@@ -12,7 +12,7 @@ from typing import Any
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service.application import build_app
-from sparktxlog.service.listener import Server
+from sparktxlog.service.connections.listener import Server
 
 SECRET = "a secret of the test cluster"
 

@@ -27,8 +27,8 @@ from sparktxlog.runtime import peering
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.service.application import build_app
 from sparktxlog.service.dashboard import dashboard_routes
-from sparktxlog.service.declared_route import Role
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routing.declared_route import Role
+from sparktxlog.service.routing.routes import ROUTES
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 NEXT = "a token that clients get next"

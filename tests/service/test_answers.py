@@ -20,8 +20,8 @@ from tests.service.test_replica_routes import create, give_replica
 from tests.support.delta_writer import API, DELTA, StagedTable, path_of
 from tests.support.replica_lakes import report_of
 
-from sparktxlog.service.declared_route import Route
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routing.declared_route import Route
+from sparktxlog.service.routing.routes import ROUTES
 
 GOLDEN = Path(__file__).parents[1] / "testdata" / "answers.json"
 TX = "7d444840-9dc0-11d1-b245-5ffdce74fad2"

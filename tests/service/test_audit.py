@@ -26,8 +26,8 @@ from sparktxlog.runtime import audit_trail
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.node import Node
 from sparktxlog.service import application
-from sparktxlog.service.declared_route import Role, Route
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routing.declared_route import Role, Route
+from sparktxlog.service.routing.routes import ROUTES
 
 CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 

@@ -24,7 +24,7 @@ from tests.support.storage_samples import staged_of
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.dashboard import dashboard_routes
-from sparktxlog.service.submit_routes import _Turns
+from sparktxlog.service.handlers.submit_routes import _Turns
 from sparktxlog.storage.payloads.payload_expiry import PayloadExpiry
 
 TOKENS = {name: f"a token of the {name}" for name in ("greedy", "honest")}

@@ -27,7 +27,7 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.model.answers import LONGEST_WAIT_S
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 
 
 @pytest.fixture

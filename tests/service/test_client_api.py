@@ -22,9 +22,9 @@ import pytest
 from tests.support.node_processes import NodeProcess, free_ports, run_payload, wait_until
 
 from sparktxlog import Client
-from sparktxlog.codec.sections import write_section
+from sparktxlog.codec.containers.sections import write_section
 from sparktxlog.errors import UnauthorizedError, UnreachableError
-from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
+from sparktxlog.service.routing.openapi import TRANSACTION_EXAMPLE
 
 ARROW = "application/vnd.apache.arrow.stream"
 RUN = "application/vnd.sparktxlog.run"

@@ -13,12 +13,12 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_lost_journal import JOURNAL_NAME
 from tests.service.test_start_behind_a_snapshot import free_ports
 
-from sparktxlog.codec.commit_requests import committing, creating, dropping
-from sparktxlog.codec.condition_requests import conflict_of
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.commit_requests import committing, creating, dropping
+from sparktxlog.codec.submits.condition_requests import conflict_of
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import IdTakenError, VersionConflictError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
 

@@ -22,7 +22,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.health.verdicts import findings
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.balloting import Accepted, JoinRequest, Probe
 from sparktxlog.protocol.messages.posts import MergeBase
 from sparktxlog.protocol.messages.view import Ballot, Seat

@@ -25,10 +25,10 @@ from tests.service.test_travelling_commits import (
 )
 from tests.support.delta_writer import BEGIN, StagedTable
 
-from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.storage.interfaces import ResetJournal
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal

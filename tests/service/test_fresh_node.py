@@ -14,10 +14,10 @@ from sparktxlog import Client
 from sparktxlog.codec.delta_catalog.catalog_requests import CATALOG_API
 from sparktxlog.errors import NotFoundError, NotMemberError, TxLogError, UnknownTableError
 from sparktxlog.http.link import Http
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.node import build_node
-from sparktxlog.service.declared_route import Role
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routing.declared_route import Role
+from sparktxlog.service.routing.routes import ROUTES
 
 
 def test_a_fresh_node_without_a_peer_takes_no_transaction(tmp_path: Path) -> None:

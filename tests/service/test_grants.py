@@ -17,9 +17,9 @@ from tests.service.test_access import OPERATORS_ACTS, SCHEMA, SENT_BY_CLIENTS
 from tests.support.delta_writer import API, DELTA, StagedTable, path_of
 from tests.support.storage_samples import parquet_bytes, staged_of
 
-from sparktxlog.codec.assembly import assemble_rows
-from sparktxlog.codec.sections import write_section
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.codec.containers.assembly import assemble_rows
+from sparktxlog.codec.containers.sections import write_section
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.runtime.node import Node
 
 CLIENT, OWN = "a token of the clients", "a token of the reports"

@@ -22,7 +22,7 @@ from tests.support.node_processes import run_payload
 from sparktxlog.codec import wire
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.tokens.budgets import Budget
-from sparktxlog.service import bodies, listener, places
+from sparktxlog.service.connections import bodies, listener, places
 from sparktxlog.transport.signing import DIGEST, Signer
 
 HEAD = listener.HEAD_BYTES

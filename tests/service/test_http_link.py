@@ -28,7 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http import link as module
 from sparktxlog.http.link import Http
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 ID = uuid.uuid4().bytes
 RECEIPT = Receipt(transaction_id="x", n=1, level=Level.ORDERED, position=1, outcome="committed")

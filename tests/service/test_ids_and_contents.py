@@ -18,8 +18,8 @@ import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 
 from sparktxlog import Client
-from sparktxlog.codec.assembly import assemble_rows
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.codec.containers.assembly import assemble_rows
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.runtime.node import Node
 
 _WINDOW = 1_000

@@ -17,7 +17,7 @@ from tests.service.local_nodes import cluster, until
 from tests.support.node_processes import TABLE, NodeProcess, free_ports, wait_until
 
 from sparktxlog.runtime.node import Node
-from sparktxlog.service.peer import PeerDoor
+from sparktxlog.service.handlers.peer import PeerDoor
 
 ADMIN = "a token of the operators"
 _LOG = """

@@ -19,7 +19,7 @@ from tests.support.forked_nodes import run_command
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CorruptLogError, JournalLostError, NotMemberError
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node

@@ -24,11 +24,11 @@ from tests.service.test_replica_routes import DECISION, _as_a_target_does, creat
 from tests.service.test_staged_files import DEFINITION, stage
 from tests.support.delta_writer import BEGIN
 
-from sparktxlog.codec.commit_requests import committing
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.commit_requests import committing
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import StuckFilesError
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.actions import Alarm
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime import loop_threads

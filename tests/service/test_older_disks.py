@@ -16,7 +16,7 @@ from tests.service.test_staged_files import create
 
 from sparktxlog.errors import NotMemberError
 from sparktxlog.model.ids import NodeId, transaction_id_from_text
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.events import Greeted
 from sparktxlog.protocol.messages.posts import MergeBase
 from sparktxlog.protocol.messages.view import Phase, Seat, View

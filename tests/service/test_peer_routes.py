@@ -18,14 +18,14 @@ from tests.service.local_nodes import SECRET, cluster, until
 from tests.support.storage_samples import run_of
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import ExpiredError, TransportError
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.receipt import Level
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.posts import MergeBase, Post
 from sparktxlog.runtime.node import Node
-from sparktxlog.service import peer as peer_routes
+from sparktxlog.service.handlers import peer as peer_routes
 from sparktxlog.storage.interfaces import PutRun
 from sparktxlog.transport.signing import BOOT, Signer
 

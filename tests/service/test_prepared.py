@@ -19,14 +19,14 @@ from tests.support.command_line import invoke
 from tests.support.node_processes import HttpProblem, call
 
 from sparktxlog import Client
-from sparktxlog.codec.mark_requests import mark_id
+from sparktxlog.codec.submits.mark_requests import mark_id
 from sparktxlog.errors import (
     InvalidRequestError,
     NotParticipantError,
     NotPreparedError,
     RolledBackError,
 )
-from sparktxlog.model.operation import Mark
+from sparktxlog.model.transactions.operation import Mark
 from sparktxlog.runtime import node_status
 from sparktxlog.runtime.commit import acceptance
 from sparktxlog.runtime.node import Node

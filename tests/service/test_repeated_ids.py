@@ -12,10 +12,10 @@ import pytest
 from tests.service.local_nodes import cluster
 
 from sparktxlog import Client
-from sparktxlog.codec.assembly import assemble_rows
+from sparktxlog.codec.containers.assembly import assemble_rows
 from sparktxlog.errors import ExpiredTransactionError, InvalidRequestError
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.runtime.node import Node
 
 _WINDOW = 1_000

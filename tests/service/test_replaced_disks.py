@@ -27,7 +27,7 @@ from tests.support.delta_writer import StagedTable
 from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.node import Node

@@ -11,7 +11,7 @@ import pytest
 from tests.service.local_nodes import cluster, until
 from tests.service.test_peer_routes import create, delete
 
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.node import Node
 

@@ -33,7 +33,7 @@ from tests.support.replica_lakes import (
 
 from sparktxlog import Client
 from sparktxlog.codec.report_changes import ReportReceiver
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     DivergedError,
     ForeignLogError,
@@ -51,9 +51,9 @@ from sparktxlog.model.copying import (
     Decision,
     Lease,
 )
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.report import OwnReport, WorkerReport
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource

@@ -16,7 +16,7 @@ from tests.support.image_lake import Lake
 from tests.support.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
 
 from sparktxlog.errors import NotFoundError
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.worker.backup.image_store import ImageStore

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 
-from sparktxlog.codec.mark_requests import MarkRequest, marking
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.mark_requests import MarkRequest, marking
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     LocalProtocolError,
     NotFoundError,
     PayloadStoreError,
     TransportError,
 )
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.receipt import Level
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.payloads.payload_expiry import named_files

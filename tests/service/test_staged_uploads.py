@@ -29,10 +29,10 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http import upload_link
 from sparktxlog.http.upload_link import UploadLink
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.node import Node
-from sparktxlog.service import staged_uploads
-from sparktxlog.service.routes import PART_BYTES
+from sparktxlog.service.handlers import staged_uploads
+from sparktxlog.service.routing.routes import PART_BYTES
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 CLIENT, REPORTS = "a token of the clients", "a token of the reports"

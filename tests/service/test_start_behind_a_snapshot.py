@@ -16,11 +16,11 @@ from tests.service.local_nodes import config_of, serving, until
 
 from sparktxlog.api.client import Client
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.codec.assembly import assemble_rows
+from sparktxlog.codec.containers.assembly import assemble_rows
 from sparktxlog.errors import CommitStateUnknownError, IdTakenError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import ResetJournal
 from sparktxlog.storage.journal.journal import Journal

@@ -24,10 +24,10 @@ from tests.service.test_lost_journal import JOURNAL_NAME
 from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.delta_writer import BEGIN, StagedTable, info_of, lines_of, path_of
 
-from sparktxlog.codec.commit_requests import committing
+from sparktxlog.codec.submits.commit_requests import committing
 from sparktxlog.errors import NotFoundError
-from sparktxlog.model.receipt import Level
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver

@@ -18,8 +18,8 @@ from tests.support.command_line import invoke
 from tests.support.delta_writer import path_of
 
 from sparktxlog.errors import InvalidRequestError, UnknownTableError
-from sparktxlog.model.commit_table import commit_file_name
-from sparktxlog.model.table_checks import CommitTableCheckRequest, FileFault
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table_checks import CommitTableCheckRequest, FileFault
 from sparktxlog.runtime.commit_tables import scheduled_checks, table_records
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import (

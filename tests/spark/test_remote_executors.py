@@ -19,7 +19,7 @@ from tests.spark.api.nodes import start_node
 from tests.support.spark_programs import spark_program
 
 import sparktxlog
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.signatures import signature_of
 
 pytestmark = [

@@ -32,8 +32,8 @@ from tests.architecture.source_tree import ROOT
 #: All that a node has imported when it is ready; pyarrow imports pandas, where that is installed.
 _IMPORTED = (
     "pandas", "sparktxlog.cli.command_line", "sparktxlog.cli.serve", "sparktxlog.runtime.node",
-    "sparktxlog.runtime.process", "sparktxlog.service.application", "sparktxlog.service.listener",
-    "uvicorn.lifespan.off", "uvloop",
+    "sparktxlog.runtime.process", "sparktxlog.service.application",
+    "sparktxlog.service.connections.listener", "uvicorn.lifespan.off", "uvloop",
 )  # fmt: skip
 _PAUSE_S = 0.02
 

@@ -16,8 +16,8 @@ from prometheus_client.core import Metric
 from tools.metrics_page import alert_rules
 
 from sparktxlog.api.jobs.upkeep import Verified
-from sparktxlog.cli import status_commands
 from sparktxlog.cli.all_nodes import NodeAnswer
+from sparktxlog.cli.commands import status_commands
 from sparktxlog.cli.drill.drill_report import DrillReport
 from sparktxlog.cli.drill.live_drill import examine
 from sparktxlog.errors import NotFoundError, TransportError

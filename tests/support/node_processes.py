@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from tests.support.forked_nodes import ForkedNode, fork_node, node_environment
 
-from sparktxlog.codec.assembly import assemble_rows
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.codec.containers.assembly import assemble_rows
+from sparktxlog.model.transactions.operation import OperationKind
 
 SECRET = "a secret of the test cluster"
 TABLE = {

@@ -20,14 +20,14 @@ from tests.support.storage_samples import (
     run_of,
 )
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import (
     ExpiredError,
     NotFoundError,
 )
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN, OperationKind
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection
 from sparktxlog.storage.interfaces import (
     AppendQueue,

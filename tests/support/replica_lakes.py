@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 #: The table of `tests.support.node_processes.TABLE`.
 DEFINITION = TableDefinition(

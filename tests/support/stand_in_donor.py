@@ -22,7 +22,7 @@ from tests.support.replica_lakes import chunk_digests
 
 from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 #: Gets path and offset of a chunk; returns the fault: corrupt, short, long, hang, cut, or a
 #: status with a problem's title (`410 file-changed`); empty for none.

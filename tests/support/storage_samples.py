@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.codec.payload import digest_of, encode_payload, read_manifest
-from sparktxlog.codec.sections import write_section
+from sparktxlog.codec.containers.payload import digest_of, encode_payload, read_manifest
+from sparktxlog.codec.containers.sections import write_section
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import (
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import (
     OP_COLUMN,
     TX_COLUMN,
     Block,
@@ -25,7 +26,6 @@ from sparktxlog.model.operation import (
     RunManifest,
     StagedFile,
 )
-from sparktxlog.model.table import Column, TableDefinition
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.storage.interfaces import PutRun, StoredEntry
 from sparktxlog.storage.journal.journal import Journal

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import file_schema
 from sparktxlog.errors import TransportError
-from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.model.report import Recount, WorkerReport
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
 

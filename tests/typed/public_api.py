@@ -17,7 +17,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import sparktxlog
 from sparktxlog import Column, Receipt, TxLog
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
-from sparktxlog.model.table_kind import TableDescription
+from sparktxlog.model.tables.table_kind import TableDescription
 
 
 def use_client(client: sparktxlog.Client, rows: pa.Table, until: datetime) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import (
     PERSISTS,

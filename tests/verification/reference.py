@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
-from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import full_table_name
-from sparktxlog.model.operation import Mark, RunFacts
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTable
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Mark, RunFacts
 from sparktxlog.protocol.messages.actions import (
     Action,
     PersistForeignRun,

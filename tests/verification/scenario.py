@@ -35,8 +35,8 @@ from tests.verification.cluster import Cluster, Letter
 from tests.verification.cluster_checks import ClusterChecks
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, PersistStanding
 from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived

@@ -12,8 +12,8 @@ from random import Random
 from tests.verification.cluster import Cluster, Watcher
 from tests.verification.cluster_checks import ClusterChecks
 
-from sparktxlog.model.operation import RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.master import Master
 
 #: Settings that let a schedule of a few hundred µs meet every timer and every bound.

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.health.site_progress import CLUSTER, schema_and_table, table_uri
 from sparktxlog.http.tokens import TOKEN_VARIABLE
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog_airflow.site_hook import DEFAULT_CONNECTION, TxLogHook, url_of
 
 #: Names of `jobs/*.py`.

@@ -36,9 +36,10 @@ from sparktxlog.api.writing.operations import (
     made_for_newest,
 )
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
-from sparktxlog.codec.alterations import put_change
-from sparktxlog.codec.condition_requests import is_conflict, request_of_condition
-from sparktxlog.codec.requests import (
+from sparktxlog.codec.rows import to_json
+from sparktxlog.codec.submits.alterations import put_change
+from sparktxlog.codec.submits.condition_requests import is_conflict, request_of_condition
+from sparktxlog.codec.submits.requests import (
     ColumnRequest,
     OperationRequest,
     TransactionRequest,
@@ -47,23 +48,22 @@ from sparktxlog.codec.requests import (
     microseconds,
     parse_level,
 )
-from sparktxlog.codec.rows import to_json
-from sparktxlog.codec.transactions import Rollback, Session
+from sparktxlog.codec.submits.transactions import Rollback, Session
 from sparktxlog.errors import (
     ConflictError,
     InvalidRequestError,
     LocalProtocolError,
     TxLogError,
 )
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import (
     table_name,
     transaction_id_from_text,
     transaction_id_to_text,
 )
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.table import TableDefinition, VersionedTable
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import TableDefinition, VersionedTable
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen

@@ -29,15 +29,15 @@ from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
 from sparktxlog.api.writing.operations import Commits, Isolation
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.writing.transaction import SparkTransaction
-from sparktxlog.codec.transactions import Rollback, Session
+from sparktxlog.codec.submits.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.ids import transaction_id_from_text
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.shown import html_table
-from sparktxlog.model.table import TableDefinition
-from sparktxlog.model.table_kind import TableKind
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_kind import TableKind
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
 from sparktxlog.worker.commit_tables.delta_reading import newest_version, read_plain_table
 from sparktxlog.worker.commit_tables.table_adoption import (

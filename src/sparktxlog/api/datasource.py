@@ -48,14 +48,14 @@ from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, chec
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
 from sparktxlog.api.writing.schema_merge import change_table_to_fit
-from sparktxlog.codec.content_digests import RowsContent
 from sparktxlog.codec.state_views import KEPT, VIEWS
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.content_digests import RowsContent
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.ids import table_name, transaction_id_from_text
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

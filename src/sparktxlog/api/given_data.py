@@ -15,7 +15,7 @@ import pyarrow as pa
 from sparktxlog.codec.arrow import arrow_schema, normal_type
 from sparktxlog.codec.arrow import columns_of as arrow_columns
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

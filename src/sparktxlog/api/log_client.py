@@ -9,11 +9,11 @@ import msgspec
 
 from sparktxlog.api.nodes import Nodes, committed
 from sparktxlog.api.reading.at_least import come_after
-from sparktxlog.codec.mark_requests import MarkRequest
+from sparktxlog.codec.submits.mark_requests import MarkRequest
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
-from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table_kind import TableDescription
+from sparktxlog.model.tables.table_kind import TableDescription
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen

@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from sparktxlog import __version__
 from sparktxlog.api.long_steps import long_step
-from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.codec.requests import parse_level, request_of
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.submits.requests import parse_level, request_of
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import (
     CertificateError,
     CommitRejectedError,
@@ -50,9 +50,9 @@ from sparktxlog.errors import (
 from sparktxlog.http.link import LEAST_S, GrowingPause, Http, node_patience
 from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import VersionedTable
-from sparktxlog.model.table_kind import TableDescription
+from sparktxlog.model.tables.table import VersionedTable
+from sparktxlog.model.tables.table_kind import TableDescription
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 
 _log = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from sparktxlog.codec.arrow import normal_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.refused_types import check_not_refused
 from sparktxlog.codec.rows import nearest, rows_to_arrow, to_json
-from sparktxlog.codec.validation import row_schema
+from sparktxlog.codec.submits.validation import row_schema
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

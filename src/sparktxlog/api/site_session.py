@@ -20,8 +20,8 @@ from sparktxlog.api.reading.at_least import LeastPosition, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot
 from sparktxlog.api.staging.frame_staging import SignatureExpressions, StagingPlace
 from sparktxlog.api.writing.operations import made_for_newest
-from sparktxlog.codec.requests import parse_level
-from sparktxlog.codec.transactions import PreparedTransaction, Session
+from sparktxlog.codec.submits.requests import parse_level
+from sparktxlog.codec.submits.transactions import PreparedTransaction, Session
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     ConflictError,
@@ -32,9 +32,9 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import TableDefinition
-from sparktxlog.model.table_kind import TableKind
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_kind import TableKind
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

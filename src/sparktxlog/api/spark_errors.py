@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import InvalidRequestError, java_cause
-from sparktxlog.model.commit_table import REPLACE_HINT, REPLACES_NOTHING
+from sparktxlog.model.tables.commit_table import REPLACE_HINT, REPLACES_NOTHING
 
 #: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sparktxlog import __version__
-from sparktxlog.cli import (  # noqa: F401 - each adds its commands
+from sparktxlog.cli.commands import (  # noqa: F401 - each adds its commands
     attic_commands,
     backup_commands,
     checkpoint_commands,

@@ -13,7 +13,7 @@ import typer
 
 from sparktxlog.cli.printing import print_json, say
 from sparktxlog.errors import NotFoundError
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go; change nothing.")]
 

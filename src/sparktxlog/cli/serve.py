@@ -109,7 +109,7 @@ async def _run_once(running: Node, listener: socket.socket) -> bool:
     """Run a node until it stops; return whether it must start again, with another state."""
     from sparktxlog.runtime.membership.join_orders import StartAgainError
     from sparktxlog.service.application import build_app
-    from sparktxlog.service.listener import Server, client_places
+    from sparktxlog.service.connections.listener import Server, client_places
 
     connections = running.base.budgets.connections
     connections.most = client_places(connections.most)

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.refused_types import REFUSED_TYPES, check_not_refused
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
-from sparktxlog.model.table import Column
+from sparktxlog.model.tables.table import Column
 
 #: What Spark writes for NULL into the name of a directory, and reads as NULL.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

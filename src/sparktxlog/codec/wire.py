@@ -23,7 +23,7 @@ from sparktxlog.model.copying import Lease, ReplicaSize
 from sparktxlog.model.ids import JournalNumber
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.protocol.messages.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.messages.view import FIRST_VERSION

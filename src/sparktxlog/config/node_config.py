@@ -12,7 +12,7 @@ from typing import Any
 from sparktxlog.config.maintenance_times import read_until, read_windows
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import NodeId, full_table_name, local_path
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.transactions.operation import LONGEST_RUN
 from sparktxlog.model.values import (
     MAX_WEIGHT,
     counted,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import storing
 
 #: Where writers of a table that a catalog manages put what is to become a version.

@@ -24,8 +24,8 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.http.link import Http
-from sparktxlog.model.commit_table import check_commit_table_name
 from sparktxlog.model.ids import full_table_name
+from sparktxlog.model.tables.commit_table import check_commit_table_name
 
 #: The log has one catalog, so every name means the same.
 _CATALOG = "log"

@@ -36,7 +36,7 @@ from sparktxlog.errors import (
 from sparktxlog.http.authorities import authorities, certificate_error
 from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
 from sparktxlog.model.answers import LONGEST_WAIT_S
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.tracing import current_trace
 
 #: Least seconds for a call: a node that does not wait must still have time to answer.

@@ -15,7 +15,7 @@ import msgspec
 
 from sparktxlog.errors import TxLogError
 from sparktxlog.http.link import GrowingPause, Http
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 
 #: Bytes of a part: the most that a node takes.
 _PART_BYTES = 4 << 20

@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import BatchProgress
-from sparktxlog.model.table import Column
+from sparktxlog.model.tables.table import Column
 
 #: Longest that a node waits for one request, seconds; clients that wait longer ask again.
 LONGEST_WAIT_S = 300.0

@@ -12,7 +12,7 @@ from enum import Enum
 
 from sparktxlog.model.ids import Int64, JournalNumber
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 
 #: Header of a chunk's answer: SHA-256 of its plain bytes, hexadecimal.
 CHUNK_DIGEST_HEADER = "X-Txlog-Chunk-Digest"

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.transactions.operation import LONGEST_RUN
 
 #: Most runs in one answer of a node.
 PAGE = 1_000

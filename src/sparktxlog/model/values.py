@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.ids import NodeId, check_node_id
-from sparktxlog.model.synchro_copies import check_expression
+from sparktxlog.model.transactions.synchro_copies import check_expression
 
 ROLES = ("master", "replica", "witness")
 #: Most votes of one node.

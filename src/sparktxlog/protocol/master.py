@@ -28,12 +28,12 @@ from sparktxlog.errors import (
     InvariantViolation,
     OtherQueueError,
 )
-from sparktxlog.model.commit_table import CommitTables
-from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import Acceptance
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.commit_table import CommitTables
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import Acceptance
 from sparktxlog.protocol.epoch.following import Following
 from sparktxlog.protocol.epoch.forcing import forced_view
 from sparktxlog.protocol.epoch.outcomes import (

@@ -18,9 +18,9 @@ from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.health.readiness import Check, readiness, whole
 from sparktxlog.model.answers import InfoAnswer, SettingValue
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.conditions import TableWrites
-from sparktxlog.model.table import Tables
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table import Tables
+from sparktxlog.model.transactions.conditions import TableWrites
 from sparktxlog.protocol.messages.events import SynchroTimeoutSet
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.acceptance import Submits

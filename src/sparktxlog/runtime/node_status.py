@@ -16,7 +16,7 @@ from sparktxlog.model.answers import (
     Wait,
 )
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.marks import Undecided
+from sparktxlog.model.transactions.marks import Undecided
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.runtime.clock import wall_us

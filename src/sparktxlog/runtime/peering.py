@@ -27,7 +27,7 @@ from sparktxlog.errors import (
     UnknownKindError,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.balloting import (
     EpochMessage,
     Flushed,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.operation import RunFacts
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.protocol.messages.actions import (
     Action,
     TellAccepted,

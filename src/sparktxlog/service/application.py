@@ -36,14 +36,24 @@ from sparktxlog.runtime.audit_trail import asks, asks_from
 from sparktxlog.runtime.membership.epochs import Epochs
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.tokens.worker_token import make_worker_token, worker_token_file
-from sparktxlog.service.administration import AdministrationRoutes, audited, noting
 from sparktxlog.service.auth import Tokens, bearer_token
-from sparktxlog.service.bodies import Bodies
-from sparktxlog.service.catalog_api import CatalogRoutes
-from sparktxlog.service.catalog_errors import CatalogErrors
+from sparktxlog.service.connections.bodies import Bodies
+from sparktxlog.service.connections.pages import PageGuard
 from sparktxlog.service.dashboard.dashboard_routes import DashboardRoutes, PageDoor, Pages
-from sparktxlog.service.declared_route import PLAIN, Role, Route
-from sparktxlog.service.endpoints import (
+from sparktxlog.service.granted import set_client
+from sparktxlog.service.handlers.administration import AdministrationRoutes, audited, noting
+from sparktxlog.service.handlers.catalog_api import CatalogRoutes
+from sparktxlog.service.handlers.catalog_errors import CatalogErrors
+from sparktxlog.service.handlers.members import MemberRoutes
+from sparktxlog.service.handlers.open_routes import OpenRoutes
+from sparktxlog.service.handlers.peer import PeerDoor, PeerRoutes
+from sparktxlog.service.handlers.replica import ReplicaRoutes
+from sparktxlog.service.handlers.staged_uploads import StagedUploads
+from sparktxlog.service.handlers.state_routes import StateRoutes
+from sparktxlog.service.handlers.submit_routes import SubmitRoutes
+from sparktxlog.service.handlers.view_routes import ViewRoutes
+from sparktxlog.service.routing.declared_route import PLAIN, Role, Route
+from sparktxlog.service.routing.endpoints import (
     Door,
     Endpoint,
     Handler,
@@ -51,18 +61,8 @@ from sparktxlog.service.endpoints import (
     endpoint,
     problem_response,
 )
-from sparktxlog.service.granted import set_client
-from sparktxlog.service.members import MemberRoutes
-from sparktxlog.service.open_routes import OpenRoutes
-from sparktxlog.service.openapi import document_bytes, document_page
-from sparktxlog.service.pages import PageGuard
-from sparktxlog.service.peer import PeerDoor, PeerRoutes
-from sparktxlog.service.replica import ReplicaRoutes
-from sparktxlog.service.routes import ROUTES
-from sparktxlog.service.staged_uploads import StagedUploads
-from sparktxlog.service.state_routes import StateRoutes
-from sparktxlog.service.submit_routes import SubmitRoutes
-from sparktxlog.service.view_routes import ViewRoutes
+from sparktxlog.service.routing.openapi import document_bytes, document_page
+from sparktxlog.service.routing.routes import ROUTES
 
 _REQUEST_ID = b"x-request-id"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")

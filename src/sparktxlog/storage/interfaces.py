@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.marks import Undecided, UndecidedChange
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table import TableDefinition
-from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.marks import Undecided, UndecidedChange
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.balloting import BallotState
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import RecoveredState

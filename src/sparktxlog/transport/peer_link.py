@@ -31,10 +31,10 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.copying import Lease, ReplicaSize
-from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.balloting import EpochMessage, Probe
 from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
 from sparktxlog.supervision import Supervisor

@@ -36,7 +36,7 @@ from sparktxlog.errors import (
     InvalidRowsError,
     NameTakenError,
 )
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply import observing
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.backup.image_store import ImageStore

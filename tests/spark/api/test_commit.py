@@ -29,7 +29,7 @@ from sparktxlog.errors import (
     UnknownTableError,
     UnreachableError,
 )
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.worker.apply.signatures import AGGREGATES, signature_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]

@@ -24,7 +24,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     UnknownTableError,
 )
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 

@@ -19,7 +19,7 @@ from sparktxlog.api.schema import struct_of
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.errors import InvalidRequestError, InvalidRowsError
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 

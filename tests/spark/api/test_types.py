@@ -20,8 +20,8 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.refused_types import REFUSED_TYPES
 from sparktxlog.codec.rows import rows_to_arrow
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.apply.signatures import signature_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]

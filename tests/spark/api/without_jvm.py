@@ -21,7 +21,7 @@ from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_o
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import TxLogError
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
-from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 
 _SCHEMA = "id bigint, customer string, amount double"

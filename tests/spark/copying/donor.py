@@ -23,7 +23,7 @@ from sparktxlog.model.copying import (
     Transfer,
 )
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import Answer

@@ -24,7 +24,7 @@ from sparktxlog.api.connect import connect
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.writing.operations import TransactionDraft
 from sparktxlog.codec.rows import rows_to_arrow
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]

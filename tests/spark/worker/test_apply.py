@@ -32,7 +32,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.report import Recount
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply import fold, steps
 from sparktxlog.worker.apply.deltalog import ROW_INDEX, LogTransaction
 from sparktxlog.worker.apply.fold import URI_COLUMN

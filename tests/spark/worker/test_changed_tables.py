@@ -17,9 +17,9 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.copying import Decision
-from sparktxlog.model.table import Column
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.signatures import signature_of

@@ -20,7 +20,7 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ConflictError, LocalProtocolError, NameTakenError, UnknownTableError
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.verify import recount_tables
 

@@ -26,7 +26,7 @@ from tests.support.worker_log import LogBuilder, Row, expected, rows_table, tabl
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.predicate import normalise
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.parquet_files import inspect_parquet, write_parquet
 from sparktxlog.worker.apply import worker_session
 from sparktxlog.worker.apply.signatures import signature_of

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from tests.support.worker_log import rows_table, table
 
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply import observing
 from sparktxlog.worker.apply.observing import CountedBeside
 from sparktxlog.worker.apply.signatures import (

@@ -15,8 +15,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import StagingPlace, inline_rows
-from sparktxlog.codec.requests import decode_request
-from sparktxlog.codec.transactions import (
+from sparktxlog.codec.submits.requests import decode_request
+from sparktxlog.codec.submits.transactions import (
     PreparedOperation,
     PreparedTransaction,
     Rollback,
@@ -34,9 +34,9 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 #: What a node asks itself before it shows tables: position, log, seconds.
 Asked = list[tuple[int, str | None, float]]

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from sparktxlog.api.given_data import arrow_table, columns_given, is_row_list
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
-from sparktxlog.model.table import Column
+from sparktxlog.model.tables.table import Column
 
 _WANTED = (
     Column(name="id", type="bigint", nullable=False),

@@ -11,7 +11,7 @@ import pytest
 
 from sparktxlog.api import nodes as module
 from sparktxlog.api.nodes import Nodes, submit_prepared
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -29,8 +29,8 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.answers import LONGEST_WAIT_S
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 ID = uuid.uuid4().bytes
 TEXT = str(uuid.UUID(bytes=ID))

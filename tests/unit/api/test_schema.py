@@ -7,7 +7,7 @@ from pyspark.sql import types as T
 
 from sparktxlog.api.schema import check_fit, columns_of, key_values, struct_of, widens
 from sparktxlog.api.writing.schema_merge import change_table_to_fit, change_to_fit
-from sparktxlog.codec.validation import required_columns
+from sparktxlog.codec.submits.validation import required_columns
 from sparktxlog.errors import (
     InvalidRequestError,
     InvalidRowsError,
@@ -15,9 +15,9 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     StaleSchemaError,
 )
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
 
 ORDERS = TableDefinition(
     name="orders",

@@ -9,7 +9,7 @@ from pyspark.errors.exceptions.connect import AnalysisException as RemoteAnalysi
 import sparktxlog
 from sparktxlog.api.writing.operations import Draft
 from sparktxlog.errors import InvalidRequestError, first_lines, java_cause
-from sparktxlog.model.commit_table import REPLACES_NOTHING
+from sparktxlog.model.tables.commit_table import REPLACES_NOTHING
 
 _TEXT = "[DATA_SOURCE_EXTERNAL_ERROR] Encountered error when saving to external data source."
 _TRACE = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.command_line import invoke
 
-from sparktxlog.cli import settings_commands, status_commands
+from sparktxlog.cli.commands import settings_commands, status_commands
 from sparktxlog.errors import InvalidRequestError, TransportError
 
 ROSTER = [

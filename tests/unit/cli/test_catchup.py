@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import settings_commands, status_commands
 from sparktxlog.cli.command_line import run
+from sparktxlog.cli.commands import settings_commands, status_commands
 
 DECISION: dict[str, Any] = {
     "worker_id": "w",

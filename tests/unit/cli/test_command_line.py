@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.support.command_line import invoke
 
-from sparktxlog.cli import serve, status_commands, table_commands, transaction_commands
+from sparktxlog.cli import serve
+from sparktxlog.cli.commands import status_commands, table_commands, transaction_commands
 from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.cli.example import example_config
 from sparktxlog.config import load_config
@@ -23,8 +24,8 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.http.tokens import local_token
-from sparktxlog.model.table import Column
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.table import Column
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 
 STATUS: dict[str, Any] = {
     "node_id": "A",

@@ -10,10 +10,10 @@ import pytest
 from tests.support.command_line import invoke
 
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.cli import peer_commands
+from sparktxlog.cli.commands import peer_commands
 from sparktxlog.cli.dry_runs import removal_plan, void_plan
 from sparktxlog.errors import NotFoundError
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 
 SEATS = [
     {"id": "A", "url": "http://a", "weight": 2, "member": True},

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.cli import peer_commands, status_commands
 from sparktxlog.cli.command_line import run
+from sparktxlog.cli.commands import peer_commands, status_commands
 
 EPOCHS: list[dict[str, Any]] = [
     {

@@ -11,8 +11,9 @@ import pytest
 import typer
 from tests.support.command_line import invoke
 
-from sparktxlog.cli import printing, repeating, status_commands
+from sparktxlog.cli import printing, repeating
 from sparktxlog.cli.command_line import app
+from sparktxlog.cli.commands import status_commands
 from sparktxlog.cli.common_options import GROUPS, ExitCode, GroupedCommands
 from sparktxlog.errors import InvalidRequestError, TransportError
 

@@ -11,11 +11,11 @@ from collections import Counter
 
 import pyarrow as pa
 
-from sparktxlog.codec.sections import write_section
-from sparktxlog.codec.validation import check_rows, read_rows
+from sparktxlog.codec.containers.sections import write_section
+from sparktxlog.codec.submits.validation import check_rows, read_rows
 from sparktxlog.errors import CommitRejectedError
-from sparktxlog.model.operation import TX_COLUMN, OperationKind
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import TX_COLUMN, OperationKind
 
 #: Type of the table's column → values that a sender may give for it.
 GIVEN = {

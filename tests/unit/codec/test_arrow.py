@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, columns_of, ddl_type, normal_type
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 SIMPLE = {
     "boolean": pa.bool_(),

@@ -20,7 +20,7 @@ import pytest
 from tests.unit.codec.test_wire import EPOCH_MESSAGES, HEADER, MESSAGES
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.payload import (
+from sparktxlog.codec.containers.payload import (
     carried_contents,
     digest_of,
     encode_payload,
@@ -28,9 +28,15 @@ from sparktxlog.codec.payload import (
     verify_payload,
 )
 from sparktxlog.errors import ManifestMismatchError
-from sparktxlog.model.commit_table import CommitKind, CommitOperation
-from sparktxlog.model.operation import Block, Mark, OperationKind, RunManifest, StagedFile
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import (
+    Block,
+    Mark,
+    OperationKind,
+    RunManifest,
+    StagedFile,
+)
 from sparktxlog.protocol.messages.posts import QueueEntry
 from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
 from sparktxlog.storage.interfaces import QueueSnapshot, StoredEntry

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from sparktxlog.codec.partitions import canonical_value
 from sparktxlog.errors import CommitRejectedError, SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply.tables import create_table
 
 #: Type → text → its form in the log.  Spark reads both alike, delta-rs perhaps only the second.

@@ -22,8 +22,8 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
-from sparktxlog.model.table import Column
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.table import Column
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 STATUS: dict[str, Any] = {

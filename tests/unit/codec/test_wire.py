@@ -11,12 +11,12 @@ from sparktxlog.codec import wire
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable, ReplicaSize
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.site_data import SiteData
-from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.model.table_versions import TableVersions, VersionFiles
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.tables.table_versions import TableVersions, VersionFiles
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.balloting import (
     Accept,
     Accepted,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparktxlog.delta.log_files import log_paths, missing_commit, whole_checkpoints
-from sparktxlog.model.commit_table import COMMIT_LOG
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 
 
 def _commit(version: int) -> str:

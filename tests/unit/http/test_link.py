@@ -21,7 +21,7 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.http.link import Http
-from sparktxlog.model.receipt import Level, Receipt, ReceiptRejection
+from sparktxlog.model.transactions.receipt import Level, Receipt, ReceiptRejection
 
 #: They have the code of their base, and never leave a node.
 INNER = {JournalLostError, OtherQueueError, UnknownKindError}

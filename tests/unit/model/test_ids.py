@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from sparktxlog.cli.example import example_config
-from sparktxlog.codec.requests import decode_request, prepare
-from sparktxlog.codec.runs import RunLimits
+from sparktxlog.codec.containers.runs import RunLimits
+from sparktxlog.codec.submits.requests import decode_request, prepare
 from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.ids import (
     check_table_name,
@@ -20,7 +20,7 @@ from sparktxlog.model.ids import (
     log_name,
     table_name,
 )
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
 

@@ -7,7 +7,7 @@ from tests.verification.cluster import Cluster
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import (
     FetchPayload,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from tests.verification.cluster import Cluster
 
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.actions import (
     Action,
     SendEpochMessage,

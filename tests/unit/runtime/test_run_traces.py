@@ -9,7 +9,7 @@ import pytest
 from tests.support.run_headers import header
 from tests.support.span_collector import use_opentelemetry
 
-from sparktxlog.model.operation import RunFacts, Touch
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.messages.actions import TellAccepted, TellOrdered, TellRejected
 from sparktxlog.protocol.messages.events import PayloadArrived, PostReceived, RunSubmitted
 from sparktxlog.protocol.messages.posts import MergeBase, Post, QueueEntry, Rejection

@@ -8,9 +8,9 @@ import pytest
 from tests.verification.fuzz.samples import JSON, samples
 from tests.verification.fuzz.segment import mutated
 
-from sparktxlog.codec.requests import decode_request
-from sparktxlog.service.openapi import client_document
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.codec.submits.requests import decode_request
+from sparktxlog.service.routing.openapi import client_document
+from sparktxlog.service.routing.routes import ROUTES
 
 
 def test_every_route_has_a_sample() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import ManifestMismatchError, StorageError, TxLogError
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.durability import (
     link_or_copy,
     read_whole,

@@ -7,7 +7,7 @@ from tests.verification.torture.judgement import orders
 from tests.verification.torture.list_append import ListTransaction
 from tests.verification.torture.replicas import Tables
 
-from sparktxlog.model.operation import POSITION_COLUMN
+from sparktxlog.model.transactions.operation import POSITION_COLUMN
 
 
 def test_lists_grow_and_accounts_are_as_the_last_transaction_left_them() -> None:

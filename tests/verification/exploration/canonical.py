@@ -17,7 +17,7 @@ from typing import Any
 from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.effects.commits import CommitFold
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.last_writes import LastWrites

@@ -20,7 +20,7 @@ from tests.verification.exploration.transactions import TABLE, facts_of, origin_
 from tests.verification.model.disk import CoreDisk, key_of
 from tests.verification.model.invariants import check_post, violated
 
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.messages.actions import (
     PERSISTS,

@@ -14,9 +14,9 @@ from tests.verification.reference import ReferenceCatalog
 from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.outcomes import Outcomes
 
-from sparktxlog.model.conditions import TableWrites
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry
 from sparktxlog.protocol.messages.recovery import MasterConfig

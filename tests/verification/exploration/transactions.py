@@ -20,11 +20,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sparktxlog.model.commit_table import CommitKind, CommitOperation
-from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import LARGEST
-from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import Acceptance, Mark, RunFacts, Touch
 
 #: It was created before the log began, and so was never written to.
 TABLE = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))

@@ -22,8 +22,8 @@ from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.protocol.messages.balloting import EpochMessage
 from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
-from sparktxlog.service.openapi import TRANSACTION_EXAMPLE
-from sparktxlog.service.routes import ROUTES
+from sparktxlog.service.routing.openapi import TRANSACTION_EXAMPLE
+from sparktxlog.service.routing.routes import ROUTES
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 RUN, MSGPACK = "application/vnd.sparktxlog.run", "application/msgpack"

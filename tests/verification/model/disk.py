@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.conditions import TableWrites
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.actions import (
     Action,
     PersistAnnouncement,

@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.verification.mutation.lone import SECOND_US, Lone, queued
 
-from sparktxlog.model.alteration import DROPPED, TableChange
-from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.operation import Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action
 from sparktxlog.protocol.messages.events import PostReceived

@@ -7,11 +7,11 @@ from typing import Any
 
 from tests.verification.mutation.lone import LOG_ID, Lone, entry_of, queued, tail_of
 
-from sparktxlog.model.alteration import DROPPED
-from sparktxlog.model.commit_table import CommitKind, CommitOperation
-from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.operation import Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import DROPPED
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, Alarm
 from sparktxlog.protocol.messages.posts import Rejection

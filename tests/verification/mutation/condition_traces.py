@@ -15,10 +15,10 @@ from tests.verification.mutation.lone import (
     tail_of,
 )
 
-from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, PersistRestamp
 from sparktxlog.protocol.messages.balloting import Decide

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.messages.actions import (
     PERSISTS,

@@ -16,7 +16,7 @@ from tests.verification.mutation.lone import (
 
 from sparktxlog.errors import DuplicateTransactionError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import (
     PERSISTS,

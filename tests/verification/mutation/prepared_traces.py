@@ -7,10 +7,10 @@ from typing import Any
 
 from tests.verification.mutation.lone import LOG_ID, SECOND_US, Lone, entry_of, queued, tail_of
 
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.operation import Mark, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Mark, Touch
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, Alarm
 from sparktxlog.protocol.messages.events import PostReceived

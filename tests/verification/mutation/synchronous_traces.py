@@ -19,8 +19,8 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tests.verification.nodes.conditions import Judge
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import (
     DuplicateTransactionError,
     ExpiredError,
@@ -27,8 +27,8 @@ from sparktxlog.errors import (
     SessionRolledBackError,
 )
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
-from sparktxlog.model.operation import RunFacts, RunManifest
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.operation import RunFacts, RunManifest
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.protocol.messages.posts import QueueEntry, chain_hash
 from sparktxlog.protocol.messages.view import Phase, Seat, View, same_decision
 from sparktxlog.storage.interfaces import (

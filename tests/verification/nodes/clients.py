@@ -13,11 +13,11 @@ from tests.verification.nodes.preparing import Participants
 from tests.verification.nodes.staging import StagedFiles
 from tests.verification.nodes.virtual import Life
 
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

@@ -12,9 +12,9 @@ from random import Random
 
 from tests.verification.reference import ReferenceCatalog
 
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import RunFacts
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry
 

@@ -10,8 +10,8 @@ from random import Random
 
 from tests.verification.nodes.virtual import EPOCH_NS
 
-from sparktxlog.codec.mark_requests import MarkRequest, marking
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.mark_requests import MarkRequest, marking
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 
 #: Part of the appends that are prepared, and chances that a participant is silent, or says NO.
 _PREPARED, _SILENT, _NO = 0.2, 0.15, 0.1

@@ -24,7 +24,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
     read_update,
 )
-from sparktxlog.codec.transactions import PreparedTransaction, StagedCommitRequest
+from sparktxlog.codec.submits.transactions import PreparedTransaction, StagedCommitRequest
 from sparktxlog.errors import (
     CommitStateUnknownError,
     NameTakenError,
@@ -35,7 +35,7 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
 

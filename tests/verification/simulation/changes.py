@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from sparktxlog.model.alteration import DROPPED, TableChange
-from sparktxlog.model.operation import Touch
-from sparktxlog.model.table import Column
+from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.table import Column
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.master import Master
 
 #: Part of the runs with a change.

@@ -27,7 +27,7 @@ from sparktxlog.errors import (
     SessionRolledBackError,
     SynchroTimeoutError,
 )
-from sparktxlog.model.conditions import TableWrites
+from sparktxlog.model.transactions.conditions import TableWrites
 from sparktxlog.protocol.messages.actions import (
     Action,
     PersistAnnouncement,

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from tests.verification.simulation.marks import Marks
 
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTable
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry
 

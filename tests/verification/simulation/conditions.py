@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from random import Random
 
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import Touch
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.master import Master
 
 #: Part of the runs that have conditions, and of their transactions.

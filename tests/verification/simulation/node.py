@@ -10,7 +10,7 @@ from tests.verification.model.disk import CoreDisk
 from tests.verification.simulation.marks import crash_mark
 
 from sparktxlog.errors import OutdatedError
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.action_order import MAX_BATCH, ActionStream
 from sparktxlog.protocol.messages.actions import (

@@ -12,7 +12,7 @@ from tests.verification.model.disk import key_of
 from tests.verification.simulation.node import FOUNDED_US, SimulatedNode
 from tests.verification.simulation.world import World
 
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.messages.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.messages.posts import RunHeader

@@ -13,8 +13,8 @@ from tests.verification.reference import ReferenceCatalog
 from tests.verification.simulation.commits import check_histories, mark_commits
 from tests.verification.simulation.marks import Marks
 
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig

@@ -10,9 +10,9 @@ from random import Random
 
 from tests.verification.simulation.node import SimulatedNode
 
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import Mark, RunFacts
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import Mark, RunFacts
 
 #: Part of the runs of one transaction that are prepared, and of all runs that have marks.
 _PREPARED, _MARKED = 0.3, 0.4

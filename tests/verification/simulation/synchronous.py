@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.verification.model.invariants import violated
 
-from sparktxlog.model.operation import Touch
+from sparktxlog.model.transactions.operation import Touch
 from sparktxlog.protocol.master import Master, first_view
 from sparktxlog.protocol.messages.actions import (
     PersistOwnRun,

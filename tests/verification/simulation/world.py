@@ -22,8 +22,8 @@ from tests.verification.simulation.synchronous import Synchronous
 
 from sparktxlog.errors import OutdatedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.action_order import MAX_BATCH
 from sparktxlog.protocol.messages.actions import (

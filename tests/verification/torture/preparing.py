@@ -14,9 +14,9 @@ from tests.support.node_processes import HttpProblem, NodeProcess, call
 from tests.verification.torture.clients import submitted
 from tests.verification.torture.history import Act, QueueOnDisk, effects
 
-from sparktxlog.codec.mark_requests import mark_id
+from sparktxlog.codec.submits.mark_requests import mark_id
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import Mark
+from sparktxlog.model.transactions.operation import Mark
 
 PARTICIPANTS = ("from", "to")
 #: How long one is valid, seconds, and how long a client waits for a decision at one node.

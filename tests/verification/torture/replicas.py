@@ -25,7 +25,7 @@ from tests.support.node_processes import HttpProblem, NodeProcess, call
 from tests.verification.torture.bank import BankRead
 from tests.verification.torture.list_append import Seen
 
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
+from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN
 
 _POLL_S = 1.0
 

@@ -26,10 +26,10 @@ from tests.verification.torture.preparing import Prepared, prepare
 from tests.verification.torture.replicas import Replica, View
 from tests.verification.torture.set_full import Adds, SetRead
 
-from sparktxlog.codec.assembly import as_ids, assemble_rows, assemble_run, uuid_texts
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.codec.containers.assembly import as_ids, assemble_rows, assemble_run, uuid_texts
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import OperationKind
 
 #: Lists that are written only by transactions that read them or another one, and lists that anybody
 #: appends to without a look.

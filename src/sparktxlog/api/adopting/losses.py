@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from sparktxlog.api.schema import LENGTHS, lengths_of
 from sparktxlog.codec.delta_catalog.adopted_tables import left_writers
 from sparktxlog.codec.refused_types import REFUSED_TYPES
-from sparktxlog.model.table_properties import MAX_TEXT, why_not
+from sparktxlog.model.tables.table_properties import MAX_TEXT, why_not
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import CLUSTERING
 

@@ -26,7 +26,7 @@ from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, rows_by_key
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.validation import check_definition, required_columns
+from sparktxlog.codec.submits.validation import check_definition, required_columns
 from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,
@@ -35,9 +35,9 @@ from sparktxlog.errors import (
     NameTakenError,
 )
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Level, Receipt
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.observing import counted
 from sparktxlog.worker.apply.signatures import (
     hash_columns,
@@ -49,7 +49,7 @@ from sparktxlog.worker.apply.signatures import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.tables.table import TableDefinition
 
 #: Name space of the ids of transactions that bring a version of a Delta table into the log.
 _IDS = uuid.UUID("6f0d3f9e-6a39-4a0e-9a53-4d2f0b6b7c11")

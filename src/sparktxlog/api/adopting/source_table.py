@@ -24,14 +24,14 @@ from sparktxlog.api.adopting.losses import left_behind, obstacles_of
 from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.codec.calendars import READ_MODES, FileCalendar, open_parquet
 from sparktxlog.codec.parquet_columns import hides_rows
-from sparktxlog.codec.requests import check_partition
-from sparktxlog.codec.validation import check_file_schema
+from sparktxlog.codec.submits.requests import check_partition
+from sparktxlog.codec.submits.validation import check_file_schema
 from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import CommitRejectedError, InvalidRequestError
 from sparktxlog.model.ids import local_path
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.table import TableDefinition
-from sparktxlog.model.table_properties import MAX_TEXT, why_not
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_properties import MAX_TEXT, why_not
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.apply.deltalog import LogVersion, rows_of_files
 from sparktxlog.worker.apply.tables import CLUSTERING
 from sparktxlog.worker.commit_tables.delta_reading import read_delta

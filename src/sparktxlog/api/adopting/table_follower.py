@@ -40,8 +40,8 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.receipt import Receipt
-from sparktxlog.model.table import VersionedTable
+from sparktxlog.model.tables.table import VersionedTable
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.storage.durability import storing, write_durably
 
 #: Seconds between two looks for a new version, and after a failure that may pass.

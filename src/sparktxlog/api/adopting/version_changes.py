@@ -27,8 +27,8 @@ from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import SchemaMismatchError
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.api.schema import struct_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRequestError, UnknownTableError, first_lines
-from sparktxlog.model.operation import ROW_KINDS, OperationKind
-from sparktxlog.model.receipt import Level
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.transactions.receipt import Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

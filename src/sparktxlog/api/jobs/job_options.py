@@ -25,7 +25,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.model.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
 
 #: Seconds that a worker waits for ordered transactions to be published.
 TIMEOUT_S = 60.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from sparktxlog.api.writing.arrow_batches import BatchReceipt
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
-from sparktxlog.model.receipt import Receipt
+from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.nodes import Nodes

@@ -15,7 +15,6 @@ from sparktxlog.errors import (
     StaleSchemaError,
     UnknownTableError,
 )
-from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.restore_point import (
     RESTORE_POINTS,
     RestorePoint,
@@ -23,6 +22,7 @@ from sparktxlog.model.restore_point import (
     point_key,
     points_in,
 )
+from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.client import Client

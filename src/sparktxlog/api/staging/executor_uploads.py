@@ -33,8 +33,8 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import PayloadStoreError, TxLogError, first_lines
 from sparktxlog.http.link import Http
 from sparktxlog.http.upload_link import UploadLink
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
 #: Bytes of a file after which it is closed and sent, and of all files of a task that are open.
 _FILE_BYTES, _OPEN_BYTES = 128 << 20, 256 << 20

@@ -34,13 +34,13 @@ from sparktxlog.api.writing.rows_to_transactions import lane_signature
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.partitions import NULL_PARTITION, check_partition_text
 from sparktxlog.codec.rows import rows_to_arrow, to_json
-from sparktxlog.codec.transactions import PreparedOperation
-from sparktxlog.codec.validation import align_rows, check_rows, required_columns, row_schema
+from sparktxlog.codec.submits.transactions import PreparedOperation
+from sparktxlog.codec.submits.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 from sparktxlog.storage.durability import link_or_copy, storing
 from sparktxlog.worker.apply.observing import result_of
 from sparktxlog.worker.apply.signatures import (

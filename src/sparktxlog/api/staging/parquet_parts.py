@@ -17,10 +17,10 @@ from pyspark import TaskContext
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.codec.partitions import NULL_PARTITION, split_by_partition
-from sparktxlog.codec.validation import align_rows, check_rows
+from sparktxlog.codec.submits.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
 #: Rows of a row group; Spark passes 10,000 at a time.
 _GROUP_ROWS = 128 << 10

@@ -23,15 +23,15 @@ from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.parquet_parts import FileStage, attempt_name, rows_in_order
 from sparktxlog.api.staging.shared_store import check_directory, check_staging
-from sparktxlog.codec.content_digests import RowsContent
-from sparktxlog.codec.requests import parse_level
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.validation import align_rows, row_schema
+from sparktxlog.codec.submits.content_digests import RowsContent
+from sparktxlog.codec.submits.requests import parse_level
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.validation import align_rows, row_schema
 from sparktxlog.errors import InvalidRequestError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.receipt import Level
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
+from sparktxlog.model.transactions.receipt import Level
 
 _log = logging.getLogger(__name__)
 _TIMEOUT_S = 60.0

@@ -12,9 +12,9 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.schema import check_fit
 from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.streams.writer import QUERY_ID, batch_transaction_id, open_batch_id
-from sparktxlog.codec.requests import parse_level
+from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter

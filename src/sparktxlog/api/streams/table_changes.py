@@ -24,8 +24,13 @@ from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.published import StreamedLog
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnknownTableError
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import (
+    OP_COLUMN,
+    POSITION_COLUMN,
+    OperationKind,
+    StagedFile,
+)
 from sparktxlog.storage.interfaces import TableEffect
 
 CHANGE_TYPE, POSITION, OPERATION = "_change_type", "_position", "_operation"

@@ -25,9 +25,9 @@ from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.shared_store import check_directory
 from sparktxlog.api.staging.staged_append import StagedAppend, folder_of, nodes_of, staging_of
 from sparktxlog.errors import InvalidRequestError, StaleSchemaError
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.receipt import Receipt, ReceiptRejection
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.model.transactions.receipt import Receipt, ReceiptRejection
 
 #: Properties that Spark sets for the jobs of a micro-batch.
 QUERY_ID = "sql.streaming.queryId"

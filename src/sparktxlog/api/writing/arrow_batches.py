@@ -16,12 +16,12 @@ from sparktxlog.api.writing.rows_to_transactions import (
     TransactionRuns,
     new_ids,
 )
-from sparktxlog.codec.validation import IndexArray, align_rows, row_schema
+from sparktxlog.codec.submits.validation import IndexArray, align_rows, row_schema
 from sparktxlog.errors import SchemaMismatchError, TxLogError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import Receipt, ReceiptRejection
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import Receipt, ReceiptRejection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,9 @@ from sparktxlog.api.writing.rows_to_transactions import (
     GroupedRows,
     GroupedTransactions,
 )
-from sparktxlog.codec.condition_requests import is_conflict
-from sparktxlog.codec.requests import parse_level
-from sparktxlog.codec.validation import align_rows
+from sparktxlog.codec.submits.condition_requests import is_conflict
+from sparktxlog.codec.submits.requests import parse_level
+from sparktxlog.codec.submits.validation import align_rows
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     InvalidRequestError,
@@ -36,9 +36,9 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.operation import ROW_KINDS, OperationKind
-from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
 _TRANSACTION = "__txlog_transaction"

@@ -25,8 +25,8 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     first_lines,
 )
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,22 +22,22 @@ from typing import (
 from sparktxlog.api.given_data import columns_in, with_missing
 from sparktxlog.api.writing.retry import Parameters, Result, Retry
 from sparktxlog.api.writing.schema_merge import change_table_to_fit
-from sparktxlog.codec.mark_requests import participants_of
-from sparktxlog.codec.requests import parse_level
-from sparktxlog.codec.transactions import Rollback
+from sparktxlog.codec.submits.mark_requests import participants_of
+from sparktxlog.codec.submits.requests import parse_level
+from sparktxlog.codec.submits.transactions import Rollback
 from sparktxlog.errors import (
     ConflictError,
     InvalidRequestError,
     LocalProtocolError,
     SchemaMismatchError,
 )
-from sparktxlog.model.alteration import DROPPED, TableChange
-from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import table_name
-from sparktxlog.model.operation import OperationKind
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.model.table_properties import property_pairs
+from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.tables.table_properties import property_pairs
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 
 RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from sparktxlog.codec.lexer import quoted_name, string_literal
 from sparktxlog.codec.partitions import canonical_value, partition_texts
-from sparktxlog.codec.transactions import PreparedOperation
+from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 
 #: A predicate takes 1,000 comparisons.
 _MOST_TESTS = 900

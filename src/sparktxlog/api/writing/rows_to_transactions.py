@@ -16,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.codec.assembly import as_ids, inline_section, mark_rows, uuid_texts
-from sparktxlog.codec.payload import encode_payload
-from sparktxlog.codec.runs import check_distinct_ids
-from sparktxlog.codec.sections import write_section
-from sparktxlog.codec.transactions import Session
-from sparktxlog.codec.validation import check_rows
+from sparktxlog.codec.containers.assembly import as_ids, inline_section, mark_rows, uuid_texts
+from sparktxlog.codec.containers.payload import encode_payload
+from sparktxlog.codec.containers.runs import check_distinct_ids
+from sparktxlog.codec.containers.sections import write_section
+from sparktxlog.codec.submits.transactions import Session
+from sparktxlog.codec.submits.validation import check_rows
 from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchError
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import Block, OperationKind, RunManifest
-from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import Block, OperationKind, RunManifest
+from sparktxlog.model.transactions.receipt import Receipt
 
 #: Share of the byte limit that runs are cut for; sizes are estimated from averages.
 _FILL = 0.9

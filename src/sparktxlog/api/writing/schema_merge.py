@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from sparktxlog.codec.alterations import widens
 from sparktxlog.codec.arrow import arrow_type
+from sparktxlog.codec.submits.alterations import widens
 from sparktxlog.errors import ConflictError, NameTakenError
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 #: Others may change the table each time; then somebody has to look at it.
 _ATTEMPTS = 5

@@ -21,8 +21,8 @@ from sparktxlog.api.writing.merge import Merge
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.writing.replaced_partitions import partitions_predicate
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.requests import microseconds, parse_level
-from sparktxlog.codec.transactions import (
+from sparktxlog.codec.submits.requests import microseconds, parse_level
+from sparktxlog.codec.submits.transactions import (
     PreparedOperation,
     PreparedTransaction,
     StagedCommitRequest,
@@ -40,19 +40,19 @@ from sparktxlog.errors import (
     TxLogError,
     java_cause,
 )
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import REPLACES_NOTHING
 from sparktxlog.model.ids import (
     full_table_name,
     table_name,
     transaction_id_from_text,
     transaction_id_to_text,
 )
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.receipt import Receipt
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition, VersionedTable
-from sparktxlog.model.table_kind import TableKind
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.commit_table import REPLACES_NOTHING
+from sparktxlog.model.tables.table import TableDefinition, VersionedTable
+from sparktxlog.model.tables.table_kind import TableKind
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def drill(
     done = run_live(url)
     info = NodeApi(url).get("/v1/info")
     if images is not None:
-        from sparktxlog.cli.backup_commands import rehearse_image
+        from sparktxlog.cli.commands.backup_commands import rehearse_image
 
         image, run = rehearse_image(images, with_spark=with_spark)
         done.rehearsals.append(rehearse_restore(done.position, image, info["kept_after"], run))

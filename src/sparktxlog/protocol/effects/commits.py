@@ -16,7 +16,12 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable, CommitTables
+from sparktxlog.model.tables.commit_table import (
+    CommitKind,
+    CommitOperation,
+    CommitTable,
+    CommitTables,
+)
 from sparktxlog.protocol.messages.posts import Rejection
 
 

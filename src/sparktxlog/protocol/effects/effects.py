@@ -27,14 +27,14 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     StaleSchemaError,
 )
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import CommitOperation
-from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import full_table_name, log_name
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import Mark, RunFacts, Touch
 from sparktxlog.model.restore_point import RESTORE_POINTS
-from sparktxlog.model.table import TableDefinition, Tables
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.commit_table import CommitOperation
+from sparktxlog.model.tables.table import TableDefinition, Tables
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import Mark, RunFacts, Touch
 from sparktxlog.protocol.effects.commits import CommitFold
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites

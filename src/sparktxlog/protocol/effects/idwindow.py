@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.transactions.operation import LONGEST_RUN
 
 _WORD = (1 << 64) - 1
 _LINK = (1 << 32) - 1

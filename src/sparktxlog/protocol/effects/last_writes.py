@@ -11,9 +11,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from sparktxlog.errors import ConflictError
-from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.restore_point import RESTORE_POINTS
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.messages.posts import Rejection
 
 #: Table and what was written to it, at the end of the run that wrote.

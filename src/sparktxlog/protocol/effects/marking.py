@@ -16,13 +16,13 @@ from sparktxlog.errors import (
     TooManyPreparedError,
 )
 from sparktxlog.model.ids import LARGEST, transaction_id_to_text
-from sparktxlog.model.marks import (
+from sparktxlog.model.transactions.marks import (
     MOST_UNDECIDED,
     MOST_UNDECIDED_BYTES,
     Undecided,
     UndecidedChange,
 )
-from sparktxlog.model.operation import Mark
+from sparktxlog.model.transactions.operation import Mark
 from sparktxlog.protocol.messages.posts import Rejection, Verdict
 
 

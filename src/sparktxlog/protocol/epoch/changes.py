@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.synchro_copies import check_expression
+from sparktxlog.model.transactions.synchro_copies import check_expression
 from sparktxlog.protocol.messages.actions import TellChange
 from sparktxlog.protocol.messages.events import ChangeRequested
 from sparktxlog.protocol.messages.outbox import Outbox

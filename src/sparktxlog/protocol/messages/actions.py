@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.marks import UndecidedChange
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.marks import UndecidedChange
 from sparktxlog.protocol.messages.balloting import BallotState, EpochMessage, Standing
 from sparktxlog.protocol.messages.posts import Ahead, Announcement, Post, QueueEntry, RunHeader
 from sparktxlog.protocol.messages.view import Phase, View, Voided

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.balloting import EpochMessage, Standing
 from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
 from sparktxlog.protocol.messages.view import Seat, Voided

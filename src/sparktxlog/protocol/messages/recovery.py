@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.conditions import TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import LONGEST_RUN, RunFacts
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import LONGEST_RUN, RunFacts
 from sparktxlog.protocol.messages.balloting import BallotState, Standing
 from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
 from sparktxlog.protocol.messages.versions import NEWEST

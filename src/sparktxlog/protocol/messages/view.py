@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.synchro_copies import DEFAULT_EXPRESSION, copies_of
+from sparktxlog.model.transactions.operation import RunFacts
+from sparktxlog.model.transactions.synchro_copies import DEFAULT_EXPRESSION, copies_of
 from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
 
 #: Wire version of views and nodes that name none.

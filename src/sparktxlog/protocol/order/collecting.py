@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sparktxlog.errors import ContradictionError, InvariantViolation, OutdatedError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.bounds import fits, post_fits
 from sparktxlog.protocol.messages.posts import Post, RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun

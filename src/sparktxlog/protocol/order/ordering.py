@@ -16,7 +16,7 @@ from itertools import islice
 
 from sparktxlog.errors import SessionRolledBackError
 from sparktxlog.model.ids import LARGEST, NodeId, transaction_id_to_text
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.actions import (
     Alarm,
     CheckUnstamped,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 
 from sparktxlog.errors import ContradictionError
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.posts import RunHeader
 
 

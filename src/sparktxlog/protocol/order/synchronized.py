@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from sparktxlog.errors import QUARANTINE_HINT, InvariantViolation, OtherQueueError
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.protocol.effects.commits import CommitFold
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from sparktxlog.codec.known_contents import Content
-from sparktxlog.codec.payload import read_manifest
-from sparktxlog.codec.transactions import PreparedTransaction, is_synchronous
+from sparktxlog.codec.containers.payload import read_manifest
+from sparktxlog.codec.submits.known_contents import Content
+from sparktxlog.codec.submits.transactions import PreparedTransaction, is_synchronous
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -23,12 +23,12 @@ from sparktxlog.errors import (
     PositionNotReachedError,
     TooManyPreparedError,
 )
-from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import full_table_name, transaction_id_to_text
-from sparktxlog.model.marks import MOST_UNDECIDED, MOST_UNDECIDED_BYTES
-from sparktxlog.model.operation import Acceptance, Mark, RunManifest
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
-from sparktxlog.model.table import TableDefinition, Tables
+from sparktxlog.model.tables.table import TableDefinition, Tables
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.marks import MOST_UNDECIDED, MOST_UNDECIDED_BYTES
+from sparktxlog.model.transactions.operation import Acceptance, Mark, RunManifest
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
 from sparktxlog.protocol.messages.posts import Verdict
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop

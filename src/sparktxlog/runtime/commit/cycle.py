@@ -15,17 +15,17 @@ from typing import Protocol
 
 import structlog
 
-from sparktxlog.codec.assembly import assemble_run
-from sparktxlog.codec.known_contents import Content
-from sparktxlog.codec.payload import (
+from sparktxlog.codec.containers.assembly import assemble_run
+from sparktxlog.codec.containers.payload import (
     checked_manifest,
     digest_of,
     encode_payload,
     split_payload,
 )
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.known_contents import Content
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
-from sparktxlog.model.operation import Acceptance, RunFacts, RunManifest
+from sparktxlog.model.transactions.operation import Acceptance, RunFacts, RunManifest
 from sparktxlog.protocol.messages.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.messages.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
 from sparktxlog.protocol.messages.view import View

@@ -18,10 +18,10 @@ from typing import Protocol
 
 import structlog
 
-from sparktxlog.codec.payload import void_payload
+from sparktxlog.codec.containers.payload import void_payload
 from sparktxlog.errors import DiskFullError, TxLogError
-from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.protocol.messages.action_order import MAX_BATCH, ActionStream
 from sparktxlog.protocol.messages.actions import (
     Action,

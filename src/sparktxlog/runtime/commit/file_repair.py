@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from sparktxlog.codec.payload import read_manifest, verify_payload
+from sparktxlog.codec.containers.payload import read_manifest, verify_payload
 from sparktxlog.errors import (
     DiskFullError,
     InvalidNameError,
@@ -24,7 +24,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.ids import transaction_id_from_text
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.events import FilesHeld, FilesLost
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.view import View

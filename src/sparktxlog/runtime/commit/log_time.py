@@ -10,10 +10,10 @@ import os
 
 import structlog
 
-from sparktxlog.codec.assembly import as_ids
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.containers.assembly import as_ids
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.commit.acceptance import MAX_WAIT_S, Submits
 from sparktxlog.runtime.commit.cycle import Cycle
 from sparktxlog.runtime.foundation import Foundation

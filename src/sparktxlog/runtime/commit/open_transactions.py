@@ -14,19 +14,19 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sparktxlog.codec.known_contents import Content
-from sparktxlog.codec.mark_requests import check_prepared
-from sparktxlog.codec.requests import Preparation
-from sparktxlog.codec.runs import RunLimits
-from sparktxlog.codec.transactions import PreparedTransaction, Session
+from sparktxlog.codec.containers.runs import RunLimits
+from sparktxlog.codec.submits.known_contents import Content
+from sparktxlog.codec.submits.mark_requests import check_prepared
+from sparktxlog.codec.submits.requests import Preparation
+from sparktxlog.codec.submits.transactions import PreparedTransaction, Session
 from sparktxlog.errors import (
     CommitRejectedError,
     ForbiddenError,
     InvalidRequestError,
     TransactionNotOpenError,
 )
-from sparktxlog.model.conditions import Condition
 from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.transactions.conditions import Condition
 from sparktxlog.runtime.audit_trail import OPERATOR, asks
 from sparktxlog.runtime.tokens.budgets import Budgets
 

@@ -21,8 +21,14 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import DIGEST_BYTES
-from sparktxlog.model.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection, RunId
+from sparktxlog.model.transactions.operation import DIGEST_BYTES
+from sparktxlog.model.transactions.receipt import (
+    LEVEL_RANK,
+    Level,
+    Receipt,
+    ReceiptRejection,
+    RunId,
+)
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader, Verdict
 
 #: Outcome of a transaction that takes effect later, if ever (P35).

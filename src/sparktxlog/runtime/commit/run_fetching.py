@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from sparktxlog.codec.payload import verify_payload
+from sparktxlog.codec.containers.payload import verify_payload
 from sparktxlog.errors import (
     ManifestMismatchError,
     NotFoundError,
@@ -23,7 +23,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.model.operation import RunFacts, RunManifest, StagedFile
+from sparktxlog.model.transactions.operation import RunFacts, RunManifest, StagedFile
 from sparktxlog.protocol.messages.events import FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.messages.posts import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sparktxlog.codec.payload import read_manifest, voided_run
+from sparktxlog.codec.containers.payload import read_manifest, voided_run
 from sparktxlog.errors import LocalProtocolError, NotFoundError
 from sparktxlog.model.answers import RunWithoutEffect, VoidAnswer
 from sparktxlog.model.ids import NodeId

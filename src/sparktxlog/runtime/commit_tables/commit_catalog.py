@@ -19,14 +19,6 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from sparktxlog.codec.commit_requests import (
-    SecuredFiles,
-    committing,
-    creating,
-    dropping,
-    renaming,
-)
-from sparktxlog.codec.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
     ProposedCommit,
@@ -35,8 +27,16 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
 from sparktxlog.codec.delta_catalog.new_commits import read_new_commit
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
-from sparktxlog.codec.known_contents import Content
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.commit_requests import (
+    SecuredFiles,
+    committing,
+    creating,
+    dropping,
+    renaming,
+)
+from sparktxlog.codec.submits.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.submits.known_contents import Content
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
 from sparktxlog.errors import (
     CommitRejectedError,
@@ -51,15 +51,15 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
-from sparktxlog.model.commit_table import (
+from sparktxlog.model.ids import check_new_name, full_table_name, transaction_id_to_text
+from sparktxlog.model.tables.commit_table import (
     CommitTable,
     check_commit_table_name,
     commit_file_name,
     commit_file_prefix,
 )
-from sparktxlog.model.ids import check_new_name, full_table_name, transaction_id_to_text
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.file_repair import FileRepair

@@ -36,7 +36,7 @@ from sparktxlog.errors import (
     StuckFilesError,
     TxLogError,
 )
-from sparktxlog.model.commit_table import CommitTable, commit_file_name, commit_file_prefix
+from sparktxlog.model.tables.commit_table import CommitTable, commit_file_name, commit_file_prefix
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.foundation import Foundation

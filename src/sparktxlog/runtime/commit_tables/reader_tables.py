@@ -13,7 +13,7 @@ import structlog
 
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.model.answers import OperatorWarning
-from sparktxlog.model.commit_table import CommitTable
+from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.reader_table import ReaderTable, remove_unknown

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sparktxlog.errors import VersionConflictError
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTables
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTables
+from sparktxlog.model.transactions.operation import RunFacts
 
 #: Seconds that an own commit waits for a decision at most: the other site may be gone.
 PATIENCE_S = 1.0

@@ -17,7 +17,7 @@ import structlog
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.errors import CorruptLogError, NameTakenError, RowTableError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, log_name
-from sparktxlog.model.table import TableDefinition, Tables
+from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.lake_tables import LakeTables
 

@@ -14,8 +14,8 @@ import structlog
 
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.table_checks import CommitTableCheckRequest
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table_checks import CommitTableCheckRequest
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.foundation import Foundation

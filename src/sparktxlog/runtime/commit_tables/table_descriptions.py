@@ -12,14 +12,14 @@ from urllib.parse import unquote, urlsplit
 
 from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.codec.validation import known_table
+from sparktxlog.codec.submits.validation import known_table
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
-from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import full_table_name, table_name
-from sparktxlog.model.table import Column, TableDefinition
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.foundation import Foundation

@@ -33,9 +33,9 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.model.commit_table import commit_file_name
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords

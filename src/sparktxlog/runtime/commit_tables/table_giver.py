@@ -10,10 +10,10 @@ import os
 from collections.abc import AsyncIterator, Mapping
 
 from sparktxlog.errors import DonorYieldsError, NotFoundError
-from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table_versions import TableVersions
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import PIECE_BYTES
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from sparktxlog.errors import NotFoundError, TxLogError
 from sparktxlog.health.verdicts import SiteState, table_state
 from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
-from sparktxlog.model.commit_table import CommitTable
+from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.reader_tables import PlainTables
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher, TableTransfer

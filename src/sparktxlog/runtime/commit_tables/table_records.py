@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
-from sparktxlog.model.commit_table import commit_file_name
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces

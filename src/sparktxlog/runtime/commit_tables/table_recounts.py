@@ -23,15 +23,15 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
-from sparktxlog.model.commit_table import CommitTable, commit_file_name
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table_checks import (
+from sparktxlog.model.tables.commit_table import CommitTable, commit_file_name
+from sparktxlog.model.tables.table_checks import (
     CommitTableCheck,
     CommitTableCheckRequest,
     CommitTableFinding,
     FileFault,
 )
-from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit_tables import table_records
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords, count_file

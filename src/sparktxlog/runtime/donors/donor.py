@@ -32,10 +32,10 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.files.pins import PinnedFile, Pins
-from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.foundation import Foundation

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sparktxlog.attic.attic import Attic, Entry, Kind
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import CorruptLogError, ExpiredError, ManifestMismatchError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import RecoveredState
 from sparktxlog.protocol.messages.view import View

@@ -26,7 +26,7 @@ from typing import Protocol
 import structlog
 
 from sparktxlog.errors import DiskFullError, StorageError, TxLogError
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
 from sparktxlog.storage.durability import storage_error

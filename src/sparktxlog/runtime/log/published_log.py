@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop

@@ -15,7 +15,7 @@ import structlog
 from sparktxlog.errors import NoQuorumError
 from sparktxlog.model.answers import ShownRestriction
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.receipt import LEVEL_RANK, Level
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.view import Phase
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sparktxlog.catchup.estimates import Workload
 from sparktxlog.errors import ExpiredError
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.errors import StorageError
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.log_tables.kept_rows import read_rows

@@ -19,7 +19,7 @@ from shutil import disk_usage
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, ShareUsedUpError
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.metrics import Metrics
 

@@ -25,11 +25,16 @@ from sparktxlog.model.answers import StatusAnswer
 from sparktxlog.model.shown import time_text
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.auth import take_password
-from sparktxlog.service.bodies import Bodies
+from sparktxlog.service.connections.bodies import Bodies
 from sparktxlog.service.dashboard.dashboard_views import CELLS, DashboardViews, View
-from sparktxlog.service.declared_route import HTML, Route
-from sparktxlog.service.endpoints import Door, RouteHandlers, json_response, problem_response
-from sparktxlog.service.routes import DASHBOARD
+from sparktxlog.service.routing.declared_route import HTML, Route
+from sparktxlog.service.routing.endpoints import (
+    Door,
+    RouteHandlers,
+    json_response,
+    problem_response,
+)
+from sparktxlog.service.routing.routes import DASHBOARD
 
 #: Seconds between two looks at whether something changed; seconds for which a page gets events,
 #: before it must ask again and show its token again.

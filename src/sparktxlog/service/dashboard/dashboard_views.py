@@ -21,9 +21,9 @@ from sparktxlog.health.transaction_words import (
 from sparktxlog.health.verdicts import alarms_of, banner_of, is_diverged, judge, replica_lines
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import transaction_id_from_text
-from sparktxlog.model.receipt import Level
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.status_words import awaited_text, batch_text, last_transfer_text, verdict_text
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.wait_history import MOST

@@ -19,7 +19,7 @@ from deltalake.exceptions import DeltaError
 
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
     link_present,

@@ -18,7 +18,7 @@ from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TAB
 from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin
 from sparktxlog.delta.classic_checkpoints import replace_by_classic
 from sparktxlog.delta.commit_contents import read_commit_file
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
     published,

@@ -27,7 +27,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, log_of
 from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
-from sparktxlog.model.commit_table import commit_file_name
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     free_name,
     link_or_copy,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import ManifestMismatchError, PayloadStoreError
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import (
     storage_error,

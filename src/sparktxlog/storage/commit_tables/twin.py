@@ -33,7 +33,7 @@ from sparktxlog.delta.commit_contents import (
 )
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
-from sparktxlog.model.commit_table import (
+from sparktxlog.model.tables.commit_table import (
     COMMIT_LOG,
     REPLACE_HINT,
     REPLACES_NOTHING,

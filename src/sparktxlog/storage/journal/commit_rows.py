@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sparktxlog.model.commit_table import CommitTable
 from sparktxlog.model.ids import LARGEST
+from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.storage.journal.sqlite_schema import encode
 
 _table_of = msgspec.msgpack.Decoder(CommitTable).decode

@@ -15,11 +15,11 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.commit_table import CommitTable
-from sparktxlog.model.conditions import TableWrites
-from sparktxlog.model.operation import DIGEST_BYTES
+from sparktxlog.model.tables.commit_table import CommitTable
+from sparktxlog.model.transactions.conditions import TableWrites
+from sparktxlog.model.transactions.operation import DIGEST_BYTES
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.interfaces import (

@@ -21,9 +21,9 @@ from typing import Any, assert_never
 
 import structlog
 
-from sparktxlog.codec.payload import checked_manifest
+from sparktxlog.codec.containers.payload import checked_manifest
 from sparktxlog.errors import InvariantViolation, StorageError
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader, Verdict
 from sparktxlog.storage.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.storage.interfaces import (

@@ -12,11 +12,11 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import Any
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import ExpiredError, StorageError, TxLogError
-from sparktxlog.model.operation import RunFacts
-from sparktxlog.model.table import TableDefinition
-from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.posts import MergeBase, Verdict
 from sparktxlog.protocol.messages.recovery import (
     RecoveredAnnouncement,

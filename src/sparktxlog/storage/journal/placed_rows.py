@@ -14,10 +14,10 @@ from dataclasses import replace
 
 import msgspec
 
-from sparktxlog.codec.payload import carried_contents, checked_manifest
-from sparktxlog.model.commit_table import CommitTable, commit_file_prefix
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table_versions import VersionFiles
+from sparktxlog.codec.containers.payload import carried_contents, checked_manifest
+from sparktxlog.model.tables.commit_table import CommitTable, commit_file_prefix
+from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import DropPlaced, OrderedCommit, PutPlaced
 from sparktxlog.storage.journal.sqlite_schema import encode, read_number
 

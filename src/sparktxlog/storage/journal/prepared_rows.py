@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import msgspec
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.model.ids import LARGEST
-from sparktxlog.model.marks import Undecided, UndecidedChange
+from sparktxlog.model.transactions.marks import Undecided, UndecidedChange
 from sparktxlog.protocol.messages.posts import QueueEntry, Verdict
 from sparktxlog.storage.interfaces import KeptPrepared, StoredEntry
 from sparktxlog.storage.journal.sqlite_schema import encode

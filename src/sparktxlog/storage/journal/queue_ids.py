@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from sparktxlog.model.operation import DIGEST_BYTES, LONGEST_RUN
+from sparktxlog.model.transactions.operation import DIGEST_BYTES, LONGEST_RUN
 from sparktxlog.storage.journal.sqlite_schema import rejections_of
 
 

@@ -18,12 +18,12 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.commit_table import CommitOperation
-from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import LARGEST
-from sparktxlog.model.operation import Acceptance, Mark, RunFacts, Touch
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.commit_table import CommitOperation
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Acceptance, Mark, RunFacts, Touch
 from sparktxlog.protocol.messages.balloting import BallotState
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.protocol.messages.view import View

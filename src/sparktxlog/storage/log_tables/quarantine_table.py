@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import (
     CorruptLogError,
@@ -37,8 +37,8 @@ from sparktxlog.errors import (
     ManifestMismatchError,
     SchemaMismatchError,
 )
-from sparktxlog.model.operation import Block
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import Block
 from sparktxlog.storage.durability import (
     link_or_copy,
     replace_file,

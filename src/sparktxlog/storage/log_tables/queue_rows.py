@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparktxlog.codec.assembly import uuid_texts
-from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.codec.containers.assembly import uuid_texts
+from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.log_tables.log_schemas import OPERATION, SYNCHRONIZED_QUEUE
 from sparktxlog.storage.segments.inline_files import InlineFile, InlineOperations

@@ -30,7 +30,7 @@ from sparktxlog.errors import (
     PayloadStoreError,
 )
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.durability import (
     replace_file,
     storage_error,

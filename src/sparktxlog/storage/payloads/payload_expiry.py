@@ -16,7 +16,7 @@ from time import time
 
 import structlog
 
-from sparktxlog.codec.payload import read_manifest
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.storage.durability import storage_error
 from sparktxlog.storage.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Segment

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 
 
 class FileSink(Protocol):

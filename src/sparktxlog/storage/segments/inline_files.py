@@ -20,7 +20,9 @@ import pyarrow as pa
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.partitions import split_by_partition
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.model.operation import (
+from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import (
     OP_COLUMN,
     POSITION_COLUMN,
     TX_COLUMN,
@@ -28,8 +30,6 @@ from sparktxlog.model.operation import (
     OperationKind,
     StagedFile,
 )
-from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.model.table import TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
 from sparktxlog.storage.payloads.payload_store import FileSink

@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from sparktxlog.codec.payload import checked_manifest, split_payload
+from sparktxlog.codec.containers.payload import checked_manifest, split_payload
 from sparktxlog.errors import CorruptLogError, InvariantViolation
-from sparktxlog.model.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.restore_point import RESTORE_POINTS
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import Block, OperationKind, RunManifest
 from sparktxlog.storage.interfaces import MarkPublished, Segment, StoredEntry, TableEffect
 from sparktxlog.storage.log_tables.queue_rows import OperationColumns, queue_rows
 from sparktxlog.storage.log_tables.queue_table import QueueTable

@@ -18,8 +18,8 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.log_segments import read_version
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.tables import (
     WIDENING,
     OwnCommit,

@@ -20,10 +20,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from sparktxlog.errors import ApplyError, DivergedError
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.operation import OperationKind
 from sparktxlog.model.restore_point import RESTORE_POINTS
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.storage.interfaces import Segment, TableEffect
 
 #: Upper bound of steps of one table in one batch; see `OwnCommit.txn_version`.

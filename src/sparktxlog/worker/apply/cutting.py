@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparktxlog.errors import ExpiredError, InvalidRequestError
-from sparktxlog.model.operation import LONGEST_RUN
+from sparktxlog.model.transactions.operation import LONGEST_RUN
 from sparktxlog.storage.interfaces import Segment
 
 #: Runs asked for at once.

@@ -18,8 +18,13 @@ from pyspark.sql import functions as F
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import ApplyError
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, OperationKind, StagedFile
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.transactions.operation import (
+    OP_COLUMN,
+    POSITION_COLUMN,
+    OperationKind,
+    StagedFile,
+)
 from sparktxlog.worker.apply.batches import Piece, TableStage, Where
 from sparktxlog.worker.apply.signatures import (
     count_columns,
@@ -31,8 +36,8 @@ from sparktxlog.worker.apply.signatures import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from sparktxlog.model.table import Column as TableColumn
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.tables.table import Column as TableColumn
+    from sparktxlog.model.tables.table import TableDefinition
 
 #: Path of the file a row was read from, as `quoted_path` gives it.
 FILE_COLUMN = "__txlog_file"

@@ -53,8 +53,8 @@ from sparktxlog.worker.apply.worker_session import read_newest
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparktxlog.model.operation import StagedFile
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.tables.table import TableDefinition
+    from sparktxlog.model.transactions.operation import StagedFile
     from sparktxlog.worker.apply.tables import OwnCommit
 
 _logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from sparktxlog.model.signature import TableSignature
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.tables.table import TableDefinition
 
 _logger = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError
-from sparktxlog.model.operation import StagedFile
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.durability import link_or_copy
 from sparktxlog.worker.apply.tables import OwnCommit
 

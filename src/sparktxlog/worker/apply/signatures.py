@@ -31,8 +31,8 @@ from sparktxlog.model.signature import TableSignature
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
 
-    from sparktxlog.model.table import Column as TableColumn
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.tables.table import Column as TableColumn
+    from sparktxlog.model.tables.table import TableDefinition
 
 #: First input of each lane's hash, so that the lanes are independent.
 SALTS = (0x5DEECE66D, 0x2545F4914F6CDD1D)

@@ -27,9 +27,9 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.commit_files import read_actions
 from sparktxlog.delta.log_files import commit_path, last_number, newest_version
 from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, StorageError, first_lines
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log

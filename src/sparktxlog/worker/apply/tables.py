@@ -26,7 +26,7 @@ from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path, last_number, log_of, newest_version
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.apply.batches import STEPS, Batch, Step
 

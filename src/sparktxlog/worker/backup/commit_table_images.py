@@ -17,8 +17,8 @@ from pathlib import Path
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
-from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.ids import check_relative_path
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.durability import storing, sync_directory, sync_parents
 from sparktxlog.worker.backup.image_store import Image, ImageFile, ImageStore
 

@@ -36,7 +36,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.storage.durability import sync_directory, write_durably
 
 #: The format of a manifest; a later one is refused.

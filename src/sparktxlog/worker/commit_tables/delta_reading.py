@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import InvalidRequestError, first_lines
-from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.ids import local_path
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.worker.apply.deltalog import LogVersion, read_log, with_writers
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
-from sparktxlog.model.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.durability import storage_error
 
 #: How a file gets its place in the new table.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
 
-from sparktxlog.codec.transactions import StagedCommitRequest
+from sparktxlog.codec.submits.transactions import StagedCommitRequest
 from sparktxlog.errors import (
     InvalidRequestError,
     RowTableError,
@@ -27,7 +27,7 @@ from sparktxlog.errors import (
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import full_table_name
-from sparktxlog.model.operation import OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.storage.commit_tables.twin import (
     TwinCommit,

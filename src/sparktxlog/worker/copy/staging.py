@@ -23,8 +23,8 @@ from sparktxlog.delta.log_files import has_log, newest_version
 from sparktxlog.errors import ApplyError
 from sparktxlog.files.selection import Wanted
 from sparktxlog.files.tasks import Fetched
-from sparktxlog.model.commit_table import COMMIT_LOG
 from sparktxlog.model.copying import Lease, OfferedTable
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.worker.apply.deltalog import LogVersion, forget_log, read_log
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named

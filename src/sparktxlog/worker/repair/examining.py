@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sparktxlog.delta.log_files import commit_path, newest_commit
 from sparktxlog.errors import DivergedError
-from sparktxlog.model.commit_table import commit_file_name
 from sparktxlog.model.copying import OfferedTable
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.worker.apply.tables import TableCommit, check_recorded, is_own, read_commit
 from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable
 

@@ -24,9 +24,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from sparktxlog.attic.attic import Attic, Entry, Kind
-from sparktxlog.codec.alterations import widens
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.submits.alterations import widens
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import SchemaMismatchError, first_lines
 from sparktxlog.storage.durability import sync_directory
@@ -38,7 +38,7 @@ from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committe
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sparktxlog.model.table import Column, TableDefinition
+    from sparktxlog.model.tables.table import Column, TableDefinition
 
 #: Most foreign commits named in an entry; the table's own history has all of them.
 _NAMED = 100

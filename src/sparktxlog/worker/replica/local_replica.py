@@ -33,9 +33,9 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.model.report import ReplayCost
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN
 from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.supervision import foreseen
 from sparktxlog.tracing import traced_step

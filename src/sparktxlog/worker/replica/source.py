@@ -33,8 +33,8 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
-from sparktxlog.model.table_checks import CommitTableCheck, CommitTableCheckRequest
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.replica.state import read_state

@@ -28,7 +28,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
-from sparktxlog.model.table import TableDefinition
+from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.storage.durability import (
     append_line,
     storing,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sparktxlog.model.table_checks import (
+from sparktxlog.model.tables.table_checks import (
     CommitTableCheckRequest,
     CommitTableFinding,
 )

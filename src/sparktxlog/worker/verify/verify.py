@@ -29,9 +29,9 @@ from pyspark.sql import functions as F
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.errors import StorageError, first_lines
-from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece
 from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
@@ -45,7 +45,7 @@ from sparktxlog.worker.verify.watching import tasks_shown, watched
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sparktxlog.model.table import TableDefinition
+    from sparktxlog.model.tables.table import TableDefinition
 
 _logger = logging.getLogger(__name__)
 

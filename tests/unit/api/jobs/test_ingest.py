@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from sparktxlog.api.jobs.ingest import Ingest, describe
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 RECEIPT = Receipt(transaction_id="x", n=1, level=Level.ORDERED, position=1234, outcome="committed")
 

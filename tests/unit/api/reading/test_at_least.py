@@ -12,7 +12,7 @@ from sparktxlog.api.reading.at_least import LeastPosition, come_after, least_pos
 from sparktxlog.api.writing.arrow_batches import BatchReceipt
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.errors import InvalidRequestError, LocalProtocolError
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 
 def ordered(position: int, n: int = 1) -> Receipt:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.api.reading.replica_files import TableFilesReader, schema_of
-from sparktxlog.model.alteration import TableChange
+from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.tables import OwnCommit, create_table

@@ -19,8 +19,8 @@ from sparktxlog.api.staging import executor_uploads, staged_append
 from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.staged_append import StagedAppend
 from sparktxlog.errors import ConfigError, InvalidRowsError, TransportError
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
 TOKEN = "a token that nobody may see"
 TARGET = UploadTarget(url="http://a:1", token=TOKEN, ca_file="/ca.pem")

@@ -18,7 +18,7 @@ from sparktxlog.api.staging import parquet_parts as files
 from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.parquet_parts import FileStage, list_files
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError, SchemaMismatchError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 URL = "http://127.0.0.1:7070"
 HOME = UploadTarget(url=URL, token=None, ca_file=None)

@@ -19,9 +19,9 @@ from tests.support.segments import effect, segment
 from sparktxlog.api.streams.positions import ReadOptions
 from sparktxlog.api.streams.table_changes import TableChanges, changes_schema, partition_value
 from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnknownTableError
-from sparktxlog.model.alteration import DROPPED
-from sparktxlog.model.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import DROPPED
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.storage.interfaces import Segment, TableEffect
 
 TABLE = TableDefinition(

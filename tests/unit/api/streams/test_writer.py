@@ -12,7 +12,7 @@ from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
 from sparktxlog.errors import InvalidRequestError, PayloadStoreError, UnreachableError
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 
 #: Nothing listens there.
 URL = "http://127.0.0.1:1"

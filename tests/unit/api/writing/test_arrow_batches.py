@@ -10,7 +10,7 @@ import pytest
 from sparktxlog.api.writing.arrow_batches import send_runs
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
 from sparktxlog.errors import CommitRejectedError
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 
 def _run(first: int, n: int = 2) -> EncodedRun:

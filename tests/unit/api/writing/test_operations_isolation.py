@@ -14,7 +14,7 @@ from sparktxlog.api.client import Client
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import StagingPlace
-from sparktxlog.codec import transactions
+from sparktxlog.codec.submits import transactions
 from sparktxlog.errors import (
     ConflictError,
     InvalidNameError,
@@ -23,9 +23,9 @@ from sparktxlog.errors import (
     NotAppliedError,
     UnreachableError,
 )
-from sparktxlog.model.receipt import Level, Receipt
-from sparktxlog.model.table import Column, TableDefinition, VersionedTable
-from sparktxlog.model.table_kind import TableDescription, TableKind
+from sparktxlog.model.tables.table import Column, TableDefinition, VersionedTable
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 IDS = StructType([StructField("id", LongType())])
 

@@ -12,11 +12,11 @@ import pytest
 from sparktxlog.api.writing.replaced_partitions import partitions_predicate
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.predicate import normalise
-from sparktxlog.codec.transactions import PreparedOperation
+from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
 PARTS = TableDefinition(
     name="parts",

@@ -15,18 +15,18 @@ from sparktxlog.api.writing.rows_to_transactions import (
     GroupedRows,
     GroupedTransactions,
 )
-from sparktxlog.codec.assembly import uuid_texts
-from sparktxlog.codec.payload import read_manifest
-from sparktxlog.codec.runs import RunLimits, validate_run
-from sparktxlog.codec.transactions import Session
+from sparktxlog.codec.containers.assembly import uuid_texts
+from sparktxlog.codec.containers.payload import read_manifest
+from sparktxlog.codec.containers.runs import RunLimits, validate_run
+from sparktxlog.codec.submits.transactions import Session
 from sparktxlog.errors import (
     DuplicateTransactionError,
     InvalidRowsError,
     OversizeError,
     SchemaMismatchError,
 )
-from sparktxlog.model.operation import OperationKind, RunManifest
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, RunManifest
 
 COLUMNS = (Column(name="id", type="bigint"), Column(name="v", type="string"))
 FLIGHTS = TableDefinition(name="flights", columns=COLUMNS)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTable
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.effects.commits import CommitFold
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NoReturn
 
-from sparktxlog.model.alteration import DROPPED, TableChange
-from sparktxlog.model.conditions import Condition
-from sparktxlog.model.operation import Acceptance, RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition
+from sparktxlog.model.transactions.operation import Acceptance, RunFacts, Touch
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.verification.reference import ReferenceCatalog
 
-from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.operation import RunFacts, Touch
 from sparktxlog.model.restore_point import RESTORE_POINTS
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow
 from sparktxlog.protocol.effects.last_writes import LastWrites

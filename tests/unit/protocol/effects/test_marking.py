@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.conditions import Condition, TableWrites
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import Mark, RunFacts, Touch
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import Mark, RunFacts, Touch
 from sparktxlog.protocol.effects import marking as module
 from sparktxlog.protocol.effects.effects import Effects
 from sparktxlog.protocol.effects.idwindow import IdWindow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.run_headers import header
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.order.addition import (
     copies_needed,
     head_of,

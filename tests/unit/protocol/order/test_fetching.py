@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.support.run_headers import header
 
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.order.fetching import Fetching
 from sparktxlog.protocol.order.origin_queues import Run
 

@@ -6,7 +6,7 @@ import pytest
 from tests.support.run_headers import header
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.order.origin_queues import Stream, same_run
 
 FACTS = RunFacts(n=1, ids=bytes(16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.events import RunSubmitted
 from sparktxlog.protocol.messages.posts import Announcement
 from sparktxlog.protocol.order.unstamped import Prefetching, Staging

@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import CommitRejectedError
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.codec.known_contents import Content
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.known_contents import Content
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import CommitStateUnknownError
-from sparktxlog.model.operation import RunManifest
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.operation import RunManifest
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.storage.interfaces import OlderIdsFound

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from sparktxlog.codec.commit_requests import SecuredFiles, committing
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.commit_requests import SecuredFiles, committing
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import VersionConflictError
-from sparktxlog.model.commit_table import commit_file_name, commit_file_prefix
-from sparktxlog.model.operation import Acceptance, StagedFile
+from sparktxlog.model.tables.commit_table import commit_file_name, commit_file_prefix
+from sparktxlog.model.transactions.operation import Acceptance, StagedFile
 from sparktxlog.protocol.messages.actions import Action
 from sparktxlog.protocol.messages.events import Event, Rested
 from sparktxlog.runtime.commit.cycle import Cycle

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.support.storage_samples import TemporaryJournal
 
-from sparktxlog.codec.payload import encode_payload
+from sparktxlog.codec.containers.payload import encode_payload
 from sparktxlog.errors import DiskFullError, InternalError, StorageError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunManifest
+from sparktxlog.model.transactions.operation import RunManifest
 from sparktxlog.protocol.messages.actions import (
     Action,
     PersistForeignRun,

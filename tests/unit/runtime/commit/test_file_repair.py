@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import pytest
 from tests.unit.runtime.commit.test_run_fetching import CONTENT, FILE, Origin, staged_run
 
-from sparktxlog.codec.payload import digest_of
+from sparktxlog.codec.containers.payload import digest_of
 from sparktxlog.errors import DiskFullError
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.events import Event, FilesHeld, FilesLost
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.file_repair import FileRepair

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import NoQuorumError, PausedError, TxLogError
-from sparktxlog.model.marks import Undecided
+from sparktxlog.model.transactions.marks import Undecided
 from sparktxlog.runtime.commit import log_time
 from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.reached_position import ReachedPosition

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from sparktxlog.codec.runs import RunLimits
-from sparktxlog.codec.transactions import Session
+from sparktxlog.codec.containers.runs import RunLimits
+from sparktxlog.codec.submits.transactions import Session
 from sparktxlog.errors import (
     ForbiddenError,
     InvalidRequestError,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.support.storage_samples import TemporaryJournal
 
-from sparktxlog.codec.payload import digest_of, encode_payload
+from sparktxlog.codec.containers.payload import digest_of, encode_payload
 from sparktxlog.errors import ExpiredError, InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import RunManifest
+from sparktxlog.model.transactions.operation import RunManifest
 from sparktxlog.protocol.messages.actions import Alarm, SendTail
 from sparktxlog.protocol.messages.posts import Ahead, MergeBase, QueueEntry, RunHeader, Tail
 from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState

@@ -19,7 +19,7 @@ from sparktxlog.errors import (
     OversizeError,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.runtime.commit import receipts as receipts_module
 from sparktxlog.runtime.commit.receipts import Receipts, check_copies, rejection_error

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.support.storage_samples import parquet_bytes, staged_of
 
-from sparktxlog.codec.payload import digest_of, encode_payload
+from sparktxlog.codec.containers.payload import digest_of, encode_payload
 from sparktxlog.errors import PeerTimeoutError, TransportError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Block, OperationKind, RunManifest, StagedFile
+from sparktxlog.model.transactions.operation import Block, OperationKind, RunManifest, StagedFile
 from sparktxlog.protocol.messages.events import Event, FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.messages.posts import Announcement, RunHeader
 from sparktxlog.runtime.commit.damage import Damage

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparktxlog.codec.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     InvalidRowsError,
     ManifestMismatchError,
@@ -26,8 +26,8 @@ from sparktxlog.errors import (
     StorageError,
     TxLogError,
 )
-from sparktxlog.model.operation import OperationKind, StagedFile
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 from sparktxlog.runtime.commit.staged_checks import verify_staged
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 

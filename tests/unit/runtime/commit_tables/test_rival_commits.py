@@ -8,8 +8,13 @@ from itertools import count
 
 import pytest
 
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable, CommitTables
-from sparktxlog.model.operation import RunFacts
+from sparktxlog.model.tables.commit_table import (
+    CommitKind,
+    CommitOperation,
+    CommitTable,
+    CommitTables,
+)
+from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S, RivalCommits
 
 UUID = "b6c03b3a-bca9-4d87-9d3b-dd9b0d95ee47"

@@ -38,9 +38,9 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.report import WorkerReport
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import MAX_LEASES, Donor, _step_back
 from sparktxlog.runtime.metrics import Metrics

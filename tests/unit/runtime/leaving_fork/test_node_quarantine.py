@@ -28,14 +28,14 @@ from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import (
     LocalProtocolError,
 )
-from sparktxlog.model.commit_table import (
+from sparktxlog.model.tables.commit_table import (
     CommitKind,
     CommitOperation,
     commit_file_name,
     commit_file_prefix,
 )
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import Block, Mark, OperationKind
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import Block, Mark, OperationKind
 from sparktxlog.protocol.messages.posts import Rejection, Verdict
 from sparktxlog.runtime.leaving_fork import giving_up
 from sparktxlog.runtime.leaving_fork import node_quarantine as acting

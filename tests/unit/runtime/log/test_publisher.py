@@ -21,7 +21,7 @@ from tests.support.storage_samples import entries_of, run_of
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import NewerReleaseError, StorageError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.view import Phase, Seat, View
 from sparktxlog.runtime.log import publisher as publisher_module

@@ -16,7 +16,7 @@ import pytest
 from sparktxlog.config import load_config
 from sparktxlog.errors import CommitStateUnknownError, ForeignLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import TellPhase
 from sparktxlog.protocol.messages.balloting import BallotState

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sparktxlog.codec.transactions import PreparedTransaction
+from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.config import NodeConfig, load_config
 from sparktxlog.errors import ConfigError, NewerReleaseError
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.posts import MergeBase
 from sparktxlog.protocol.messages.versions import NEWEST
 from sparktxlog.protocol.messages.view import View

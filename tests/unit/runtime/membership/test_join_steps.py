@@ -15,7 +15,7 @@ from sparktxlog.codec.wire import Hello
 from sparktxlog.config import load_config
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.marks import Undecided
+from sparktxlog.model.transactions.marks import Undecided
 from sparktxlog.protocol.messages.actions import Alarm
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.runtime.leaving_fork.unverified_history import Uncompared

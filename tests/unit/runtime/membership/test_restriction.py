@@ -6,7 +6,7 @@ import pytest
 
 from sparktxlog.errors import NoQuorumError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.receipt import Level
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.balloting import BallotState
 from sparktxlog.protocol.messages.events import LinkChanged

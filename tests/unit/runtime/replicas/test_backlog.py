@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sparktxlog.errors import ExpiredError
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.replicas.backlog import Backlog
 from sparktxlog.storage.interfaces import Segment, TableEffect
 

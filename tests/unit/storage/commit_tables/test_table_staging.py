@@ -9,8 +9,8 @@ from tests.support.storage_samples import staged_of
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import StorageError
-from sparktxlog.model.commit_table import commit_file_name
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.commit_tables.table_staging import TableStaging
 

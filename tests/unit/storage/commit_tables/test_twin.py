@@ -17,7 +17,7 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 from sparktxlog.delta.checkpoints import forget_taken, newest_of_twin, take_checkpoint
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StorageError
-from sparktxlog.model.commit_table import REPLACES_NOTHING, commit_file_name
+from sparktxlog.model.tables.commit_table import REPLACES_NOTHING, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     add_unchanged_version,
     extend_plain_twin,

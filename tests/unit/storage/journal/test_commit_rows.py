@@ -11,8 +11,8 @@ from tests.support.segments import segment
 from tests.support.storage_samples import entries_of, run_of
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.model.ids import NodeId
+from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTable
 from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, QueueSnapshot, ResetJournal
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot

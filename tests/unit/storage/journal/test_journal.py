@@ -24,9 +24,9 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
-from sparktxlog.model.conditions import Condition, TableWrites
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import Mark, RunFacts
+from sparktxlog.model.transactions.conditions import Condition, TableWrites
+from sparktxlog.model.transactions.operation import Mark, RunFacts
 from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -10,15 +10,15 @@ import pytest
 from tests.support.segments import segment
 from tests.support.storage_samples import entries_of, run_of, staged_of
 
-from sparktxlog.model.commit_table import (
+from sparktxlog.model.ids import NodeId
+from sparktxlog.model.tables.commit_table import (
     CommitKind,
     CommitOperation,
     CommitTable,
     commit_file_name,
     commit_file_prefix,
 )
-from sparktxlog.model.ids import NodeId
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropPlaced,

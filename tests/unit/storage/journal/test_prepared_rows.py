@@ -13,8 +13,8 @@ from tests.support.storage_samples import TemporaryJournal, entries_of, run_of
 
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.marks import Undecided
-from sparktxlog.model.operation import Block, Mark, OperationKind, StagedFile
+from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.operation import Block, Mark, OperationKind, StagedFile
 from sparktxlog.protocol.messages.posts import QueueEntry, Verdict
 from sparktxlog.storage.interfaces import (
     AppendQueue,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparktxlog.codec.payload import MAGIC
+from sparktxlog.codec.containers.payload import MAGIC
 from sparktxlog.storage.journal import sqlite_schema
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, OPERATION
 

@@ -18,7 +18,7 @@ from tests.support.storage_samples import (
 )
 
 from sparktxlog.errors import InvariantViolation
-from sparktxlog.model.operation import Block, OperationKind
+from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ExpireLog,

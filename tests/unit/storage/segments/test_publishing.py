@@ -26,20 +26,20 @@ from tests.support.storage_samples import (
     stored_of,
 )
 
-from sparktxlog.codec.assembly import uuid_texts
+from sparktxlog.codec.containers.assembly import uuid_texts
 from sparktxlog.codec.partitions import partition_texts
 from sparktxlog.errors import CorruptLogError, InvariantViolation, SchemaMismatchError
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.operation import (
+from sparktxlog.model.restore_point import RESTORE_POINTS
+from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import (
     OP_COLUMN,
     POSITION_COLUMN,
     Block,
     Mark,
     OperationKind,
 )
-from sparktxlog.model.restore_point import RESTORE_POINTS
-from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.table import TableDefinition
 from sparktxlog.protocol.messages.posts import Rejection, Verdict
 from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry
 from sparktxlog.storage.journal.journal import Journal

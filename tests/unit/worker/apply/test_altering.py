@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from tests.support.segments import segment
 
 from sparktxlog.delta.commit_files import read_actions
-from sparktxlog.model.alteration import TableChange
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.tables import OwnCommit, create_table

@@ -9,10 +9,10 @@ import pytest
 from tests.support.segments import effect, segment
 
 from sparktxlog.errors import DivergedError
-from sparktxlog.model.alteration import DROPPED, TableChange
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import (
     PREDICATES_PER_STAGE,

@@ -16,8 +16,8 @@ from tests.support.worker_log import LogBuilder, table
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import commit_path, newest_version
 from sparktxlog.errors import ApplyError
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.operation import StagedFile
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS

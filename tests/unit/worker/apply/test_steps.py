@@ -13,9 +13,9 @@ from tests.support.worker_log import LogBuilder, table
 
 from sparktxlog.attic.attic import Attic
 from sparktxlog.errors import ApplyError
-from sparktxlog.model.alteration import TableChange
-from sparktxlog.model.operation import StagedFile
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.tables.alteration import TableChange
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TablePlan, TableStage, plan_batch
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps

@@ -13,7 +13,7 @@ from tests.support.segments import segment
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.tables import (
     OwnCommit,

@@ -11,7 +11,7 @@ from tests.unit.worker.apply.test_tables import ADD, metadata, write
 from sparktxlog.delta.log_files import commit_path, newest_commit
 from sparktxlog.model.copying import OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.model.table import Column, TableDefinition
+from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.repair.examining import Examined, examine, foreign_commits, placed_log
 from sparktxlog.worker.replica.state import PlacedLog, ReplicaTable

@@ -1,0 +1,1 @@
+"""Transactions as clients submit them: their form, checks against the catalog, their content."""

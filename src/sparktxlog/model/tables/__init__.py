@@ -1,0 +1,1 @@
+"""Tables of both kinds: definitions, changes, versions, checks."""

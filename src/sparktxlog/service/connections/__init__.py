@@ -1,0 +1,1 @@
+"""What happens to a connection and a body before a handler is called."""

@@ -1,0 +1,256 @@
+"""The catalog's API: Unity Catalog's, for Delta tables (docs/catalog.md).
+
+Commit tables are managed tables; row tables of the log are external ones, to be read.  The name of
+the catalog in a path is that which a session gave it; the log has one catalog, so every name means
+the same.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sparktxlog.codec.delta_catalog.catalog_answers import (
+    PROTOCOL_VERSION,
+    CatalogConfig,
+    CatalogTable,
+    CredentialsAnswer,
+    DroppedAnswer,
+    ListedTables,
+    LoadedTable,
+    MetastoreAnswer,
+    SchemaAnswer,
+    SchemasAnswer,
+    StagingTableAnswer,
+    listed_table,
+    loaded_table,
+    schema_answer,
+    staging_answer,
+)
+from sparktxlog.codec.delta_catalog.catalog_requests import (
+    DELTA_API,
+    CreateTableRequest,
+    MetricsRequest,
+    NewSchemaRequest,
+    RenameTableRequest,
+    StagingTableRequest,
+    UpdateTableRequest,
+    read_update,
+)
+from sparktxlog.errors import InvalidRequestError, UnknownSchemaError, UnknownTableError
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
+from sparktxlog.runtime.commit_tables.row_tables import ShownRowTable
+from sparktxlog.runtime.node import Node
+from sparktxlog.service.granted import check_writes
+from sparktxlog.service.routing.endpoints import RouteHandlers
+from sparktxlog.service.routing.routes import LISTED, ROUTES
+
+_SUPPORTED = [
+    f"{route.method} {route.path.removeprefix(DELTA_API)}"
+    for route in ROUTES
+    if route.path.startswith(f"{DELTA_API}/v1/") and route.name != "catalog_config"
+]
+
+
+class CatalogRoutes(RouteHandlers):
+    """One method per route."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._catalog: CommitCatalog = node.catalog
+        self._rows = node.row_tables
+
+    # -- the catalog and its schemas ---------------------------------------------------------------
+
+    def catalog_config(self, catalog: str, protocol_versions: str) -> CatalogConfig:
+        majors = {version.strip().partition(".")[0] for version in protocol_versions.split(",")}
+        if PROTOCOL_VERSION.partition(".")[0] not in majors:
+            raise InvalidRequestError(
+                f"protocol-versions is {protocol_versions[:80]!r}, this catalog speaks "
+                f"{PROTOCOL_VERSION}",
+                field="protocol-versions",
+                value=protocol_versions[:80],
+            )
+        return CatalogConfig(endpoints=_SUPPORTED, protocol_version=PROTOCOL_VERSION)
+
+    def metastore(self) -> MetastoreAnswer:
+        return MetastoreAnswer(
+            metastore_id=str(uuids.uuid5(uuids.NAMESPACE_URL, self._node.log_id)),
+            name=self._node.log_id,
+        )
+
+    def list_schemas(
+        self, catalog_name: str, max_results: int, page_token: str | None
+    ) -> SchemasAnswer:
+        names, following = _page(self._catalog.schemas.all(), max_results, page_token)
+        schemas = [schema_answer(catalog_name, name) for name in names]
+        return SchemasAnswer(schemas=schemas, next_page_token=following)
+
+    async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
+        check_writes(lambda: (f"{body.name}.*",))
+        return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
+
+    def get_schema(self, full_name: str) -> SchemaAnswer:
+        catalog, schema = _parts(full_name, 2)
+        return schema_answer(catalog, self._catalog.schemas.check(schema))
+
+    async def drop_schema(self, full_name: str) -> DroppedAnswer:
+        schema = _parts(full_name, 2)[1]
+        check_writes(lambda: (f"{schema}.*",))
+        await self._catalog.schemas.drop(schema)
+        return DroppedAnswer()
+
+    # -- tables ------------------------------------------------------------------------------------
+
+    async def list_tables(
+        self, catalog_name: str, schema_name: str, max_results: int, page_token: str | None
+    ) -> ListedTables:
+        every = self._catalog.names(schema_name) + self._rows.names(schema_name)
+        names, following = _page(every, max_results, page_token)
+        found = [await self._for_list(schema_name, name) for name in names]
+        tables = [_listed(catalog_name, one) for one in found if one is not None]
+        return ListedTables(tables=tables, next_page_token=following)
+
+    async def _for_list(self, schema: str, name: str) -> ShownTable | ShownRowTable | None:
+        """Return a table, None if it is not there (any more)."""
+        known = self._rows.named(schema, name)
+        if known is not None:
+            return await self._rows.listed(known)
+        try:
+            return await self._catalog.listed(schema, name)
+        except UnknownTableError:
+            return None
+
+    async def get_table(self, full_name: str) -> CatalogTable:
+        catalog, schema, table = _parts(full_name, 3)
+        return _listed(catalog, await self._load(schema, table))
+
+    async def drop_table(self, full_name: str) -> DroppedAnswer:
+        _, schema, table = _parts(full_name, 3)
+        self._check_change(schema, table)
+        await self._catalog.drop(schema, table)
+        return DroppedAnswer()
+
+    async def create_staging_table(
+        self, catalog: str, schema: str, body: StagingTableRequest
+    ) -> StagingTableAnswer:
+        check_writes(lambda: (f"{schema}.{body.name}",))
+        self._rows.check_free(schema, body.name)
+        return staging_answer(*await self._catalog.stage(schema, body.name))
+
+    async def create_delta_table(
+        self, catalog: str, schema: str, body: CreateTableRequest
+    ) -> LoadedTable:
+        check_writes(lambda: (f"{schema}.{body.name}",))
+        self._rows.check_free(schema, body.name)
+        return _loaded(await self._catalog.create(schema, body))
+
+    async def load_delta_table(
+        self, request: Request, catalog: str, schema: str, table: str
+    ) -> LoadedTable | Response:
+        found = await self._load(schema, table)
+        return Response(status_code=204) if request.method == "HEAD" else _loaded(found)
+
+    async def update_delta_table(
+        self, catalog: str, schema: str, table: str, body: UpdateTableRequest
+    ) -> LoadedTable:
+        self._check_change(schema, table)
+        return _loaded(await self._catalog.update(schema, table, read_update(body)))
+
+    async def delete_delta_table(self, catalog: str, schema: str, table: str) -> None:
+        self._check_change(schema, table)
+        await self._catalog.drop(schema, table)
+
+    async def rename_delta_table(
+        self, catalog: str, schema: str, table: str, body: RenameTableRequest
+    ) -> None:
+        self._check_change(schema, table, body.new_name)
+        self._rows.check_free(schema, body.new_name)
+        await self._catalog.rename(schema, table, body.new_name)
+
+    async def report_metrics(
+        self, catalog: str, schema: str, table: str, body: MetricsRequest
+    ) -> None:
+        found = await self._load(schema, table)
+        if body.table_id.lower() != found.uuid:
+            raise InvalidRequestError(
+                f"table-id is {body.table_id[:40]!r}, that of {found.name!r} is {found.uuid}",
+                field="table-id",
+                value=body.table_id[:40],
+            )
+
+    def _check_change(self, schema: str, table: str, *also: str) -> None:
+        """Let a request change a commit table, and write other names of its schema, or raise."""
+        check_writes(lambda: [f"{schema}.{name}" for name in (table, *also)])
+        self._rows.refuse_change(schema, table)
+
+    async def _load(self, schema: str, name: str) -> ShownTable | ShownRowTable:
+        known = self._rows.named(schema, name)
+        if known is not None:
+            return await self._rows.load(known)
+        return await self._catalog.load(schema, name)
+
+    # -- credentials -------------------------------------------------------------------------------
+
+    async def table_credentials(
+        self, catalog: str, schema: str, table: str, operation: str
+    ) -> CredentialsAnswer:
+        if operation not in ("READ", "READ_WRITE"):
+            raise InvalidRequestError(
+                f"operation is {operation[:40]!r}, expected READ or READ_WRITE",
+                field="operation",
+                value=operation[:40],
+            )
+        if operation == "READ_WRITE":
+            self._check_change(schema, table)
+        await self._load(schema, table)
+        return CredentialsAnswer()
+
+    async def staging_credentials(self, table_id: str) -> CredentialsAnswer:
+        if not await self._catalog.is_staged(table_id.lower()):
+            raise UnknownTableError(
+                f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
+            )
+        return CredentialsAnswer()
+
+
+def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str], str | None]:
+    """Return the names of a page, in order, and where the next one begins; None = nowhere.
+
+    Args:
+        most: Names that the client wants; 0 = as many as the node gives, `LISTED`.
+        after: The last name of the page before.
+    """
+    seen = (after or "").lower()
+    left = sorted((name for name in names if name.lower() > seen), key=str.lower)
+    page = left[: min(most or LISTED, LISTED)]
+    return page, page[-1] if len(page) < len(left) else None
+
+
+def _listed(catalog: str, shown: ShownTable | ShownRowTable) -> CatalogTable:
+    state = shown.state if isinstance(shown, ShownRowTable) else shown.placed
+    return listed_table(catalog, shown.name, shown.uuid, shown.location, state, _more(shown))
+
+
+def _loaded(shown: ShownTable | ShownRowTable) -> LoadedTable:
+    return loaded_table(shown.uuid, shown.location, shown.state, _more(shown))
+
+
+def _more(shown: ShownTable | ShownRowTable) -> dict[str, str] | None:
+    return shown.properties if isinstance(shown, ShownRowTable) else None
+
+
+def _parts(full_name: str, wanted: int) -> list[str]:
+    """Return the parts of a name: of a schema 2, of a table 3."""
+    parts = full_name.split(".")
+    if len(parts) != wanted:
+        kind = UnknownSchemaError if wanted == 2 else UnknownTableError
+        raise kind(
+            f"{full_name[:80]!r} has {len(parts)} parts, {wanted} are expected",
+            hint="Use 'catalog.schema' for a schema and 'catalog.schema.table' for a table.",
+            value=full_name[:80],
+        )
+    return parts

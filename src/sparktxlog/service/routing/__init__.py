@@ -1,0 +1,1 @@
+"""Routes as they are declared, and what is derived from that."""
