@@ -44,7 +44,7 @@ SITE := $(VENV)/site
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -95,6 +95,10 @@ test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models, pag
 test-faults: $(STAMP) $(TEST_CLASSES) ## Run the tests that kill, cut or fill real processes, links and disks
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m faults -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+
+test-slow: $(STAMP) $(TEST_CLASSES) ## Run test-thorough and test-faults as one: those that wait fill the cores
+	@$(PYTHON) tools/check_machine.py --java
+	CI=$${CI:-} $(BIN)/python -m pytest -m "thorough or faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
 test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random histories, repeated more often
 	@$(PYTHON) tools/check_machine.py --java
