@@ -7,6 +7,8 @@ be torn, the file itself or one that it adds.
 
 from __future__ import annotations
 
+import errno
+import filecmp
 import json
 import os
 import uuid
@@ -19,10 +21,47 @@ import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path, log_of
-from sparktxlog.storage.durability import sync_directory, sync_file
+from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
+from sparktxlog.storage.foreign_files import Linked
 
 #: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
 _PLAIN, _ENCRYPTED = b"PAR1", b"PARE"
+
+
+def create_version(path: Path, content: bytes | Path, *, durable: bool = True) -> Linked:
+    """Give a file of a log its name, unless that is taken; it appears whole.
+
+    An answer that is lost does no harm: what has the name is compared.
+
+    Args:
+        content: Its bytes; or a durable file, which gets a second name, or is copied where it
+            cannot have one.
+        durable: Bytes are synced before they get the name; the name never is.
+
+    Returns:
+        What then has the name.
+
+    Raises:
+        OSError: Nothing has it; or nobody knows.
+    """
+    fresh = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        if isinstance(content, Path):
+            link_or_copy(content, fresh)
+        else:
+            fresh.write_bytes(content)
+            if durable:
+                sync_file(fresh)
+        try:
+            os.link(fresh, path)
+        except OSError:
+            if not path.exists():
+                raise
+        if path.samefile(fresh):
+            return Linked.SAME
+        return Linked.EQUAL if filecmp.cmp(fresh, path, shallow=False) else Linked.OTHER
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def commit_by_hand(
@@ -40,22 +79,15 @@ def commit_by_hand(
         FileExistsError: Somebody else committed that version (definite: nothing was written).
         OSError: The disk failed; the version may be there.
     """
-    log, path = log_of(table), commit_path(table, version)
+    path = commit_path(table, version)
     said = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
     lines = (json.dumps(line, separators=(",", ":")) for line in ({"commitInfo": said}, *actions))
-    content = "".join(f"{line}\n" for line in lines).encode()
-    fresh = log / f".{uuid.uuid4().hex}.tmp"
-    try:
-        fresh.write_bytes(content)
-        sync_file(fresh)
-        os.link(fresh, path)
-    except FileExistsError:
-        if path.read_bytes() != content:
-            raise
+    place = create_version(path, "".join(f"{line}\n" for line in lines).encode())
+    if place is Linked.OTHER:
+        raise FileExistsError(errno.EEXIST, "somebody else committed this version", str(path))
+    if place is Linked.EQUAL:
         sync_file(path)
-    finally:
-        fresh.unlink(missing_ok=True)
-    for directory in (log, table):
+    for directory in (log_of(table), table):
         sync_directory(directory)
 
 

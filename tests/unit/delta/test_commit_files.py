@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -9,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.delta import commit_files
-from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn, read_actions
+from sparktxlog.delta.commit_files import (
+    commit_by_hand,
+    create_version,
+    lowest_torn,
+    read_actions,
+)
 from sparktxlog.delta.log_files import commit_path, log_of, names_in_log
+from sparktxlog.storage.foreign_files import Linked
 
 ADD = {"add": {"path": "x", "size": 3}}
 
@@ -36,6 +43,33 @@ def test_only_one_writer_gets_a_version(table: Path) -> None:
     with pytest.raises(FileExistsError):
         commit_by_hand(table, 0, {}, "theirs", [ADD])
     assert commit_path(table, 0).read_bytes() == before and len(names_in_log(table)) == 1
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+@pytest.mark.parametrize("is_file", [True, False])
+def test_an_answer_that_is_lost_says_nothing(
+    table: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool, is_file: bool
+) -> None:
+    """What has the name is compared; if nothing has it, the version is not there."""
+    path, link = commit_path(table, 0), os.link
+
+    def lose(source: Path, target: Path) -> None:
+        if is_made or target != path:
+            link(source, target)
+        if target == path:
+            raise OSError(errno.EIO, "no answer")
+
+    content = table / "x" if is_file else b"abc"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", lose)
+        if is_made:
+            assert create_version(path, content) is Linked.SAME
+        else:
+            with pytest.raises(OSError, match="no answer"):
+                create_version(path, content)
+    assert path.exists() is is_made and len(names_in_log(table)) == is_made
+    assert create_version(path, b"abc") is (Linked.EQUAL if is_made else Linked.SAME)
+    assert create_version(path, b"abd") is Linked.OTHER and path.read_bytes() == b"abc"
 
 
 @pytest.mark.parametrize("broken", ["sync_file", "sync_directory"])

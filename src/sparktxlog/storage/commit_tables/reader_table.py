@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
+from sparktxlog.delta.commit_files import create_version
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
@@ -25,7 +26,6 @@ from sparktxlog.storage.commit_tables.twin import (
     link_present,
     published,
     twin_version,
-    write_new,
 )
 from sparktxlog.storage.durability import (
     read_whole,
@@ -152,7 +152,7 @@ class ReaderTable:
         for number in numbers:
             # What a power loss tears is found at the next start.
             place = target / commit_file_name(number)
-            if write_new(place, self._plain(number), durable=False) is Linked.OTHER:
+            if create_version(place, self._plain(number), durable=False) is Linked.OTHER:
                 raise _TouchedError
             self._version = number
 

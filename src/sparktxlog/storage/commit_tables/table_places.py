@@ -10,10 +10,8 @@ takes from here: `sync` is called before the journal says that it need not.
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
-import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -30,7 +28,6 @@ from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, Stage
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     free_name,
-    link_or_copy,
     parents_up_to,
     read_whole,
     storage_error,
@@ -403,35 +400,3 @@ def _reading_staged(path: Path, field: str) -> Iterator[None]:
         raise StagedCommitError(
             f"{path} cannot be read: {error.strerror}", field=field, value=path.name
         ) from error
-
-
-def link_new(source: Path, target: Path) -> Linked:
-    """Give a durable file a second name, if that is free; return what then has the name.
-
-    Where there are no hard links, it is copied.
-    """
-    try:
-        os.link(source, target)  # fails if somebody else was first
-    except FileExistsError:
-        return _compared(source, target)
-    except OSError:
-        return _copy_new(source, target)
-    return Linked.SAME
-
-
-def _copy_new(source: Path, target: Path) -> Linked:
-    beside = target.with_name(f".{secrets.token_hex(8)}.new")
-    try:
-        link_or_copy(source, beside)
-        os.link(beside, target)
-    except FileExistsError:
-        return _compared(source, target)
-    finally:
-        beside.unlink(missing_ok=True)
-    return Linked.SAME
-
-
-def _compared(source: Path, found: Path) -> Linked:
-    if source.samefile(found):
-        return Linked.SAME
-    return Linked.EQUAL if filecmp.cmp(source, found, shallow=False) else Linked.OTHER

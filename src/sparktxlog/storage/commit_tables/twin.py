@@ -31,6 +31,7 @@ from sparktxlog.delta.commit_contents import (
     NeededFile,
     read_commit_file,
 )
+from sparktxlog.delta.commit_files import create_version
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.model.tables.commit_table import (
@@ -39,7 +40,7 @@ from sparktxlog.model.tables.commit_table import (
     REPLACES_NOTHING,
     commit_file_name,
 )
-from sparktxlog.storage.commit_tables.table_places import TablePlaces, link_new
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import (
     link_or_copy,
     read_whole,
@@ -154,12 +155,8 @@ def _extend(
         if base is not None:
             take_checkpoint(base, twin, changed)
         for number in range(first, version + 1):
-            target = twin / commit_file_name(number)
-            if number in rewritten:
-                place = write_new(target, rewritten[number])
-            else:
-                place = link_new(table / commit_file_name(number), target)
-            if place is Linked.OTHER:
+            name = commit_file_name(number)
+            if create_version(twin / name, rewritten.get(number, table / name)) is Linked.OTHER:
                 raise _touched(number, table, twin)
         sync_directory(log)
 
@@ -285,18 +282,6 @@ def published(directory: Path, version: int) -> bytes:
         raise CorruptLogError(
             f"{directory} has no version {version}: {path.name} is missing", path=str(path)
         ) from None
-
-
-def write_new(target: Path, content: bytes, *, durable: bool = True) -> Linked:
-    """Write a file unless the name is taken; it appears whole."""
-    beside = target.with_name(f".{target.name}.{uuid.uuid4()}.new")
-    try:
-        beside.write_bytes(content)
-        if durable:
-            sync_file(beside)
-        return link_new(beside, target)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def link_present(source: Path, target: Path) -> bool:
