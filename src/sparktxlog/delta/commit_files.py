@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path, log_of
-from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
+from sparktxlog.delta.log_files import commit_path
+from sparktxlog.storage.durability import link_or_copy, sync_file
 from sparktxlog.storage.foreign_files import Linked
 
 #: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
@@ -71,9 +71,11 @@ def commit_by_hand(
     user_metadata: str,
     actions: Iterable[dict[str, Any]],
 ) -> None:
-    """Write a version's file durably, unless there is one already.
+    """Write a version's file, unless there is one already; its bytes are durable, not its name.
 
     To do it again after a failure, with the same actions, is no error.
+
+    **After calling** sync the log's directory, and those of the files that the version adds.
 
     Raises:
         FileExistsError: Somebody else committed that version (definite: nothing was written).
@@ -87,8 +89,6 @@ def commit_by_hand(
         raise FileExistsError(errno.EEXIST, "somebody else committed this version", str(path))
     if place is Linked.EQUAL:
         sync_file(path)
-    for directory in (log_of(table), table):
-        sync_directory(directory)
 
 
 def read_actions(path: Path) -> list[dict[str, Any]] | None:

@@ -256,15 +256,14 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
 ) -> None:
     sites.commit()
     sites.apply_at_a()
-    lake, newest, actions = sites.b.lake, placing.newest_commit, swap.swap_actions
+    lake, commit, actions = sites.b.lake, placing.commit_by_hand, swap.swap_actions
     save_rows = TableQuarantine.save_rows
 
-    def lose_the_batch(table: Path) -> int:
+    def lose_the_batch(*arguments: Any) -> None:
         """Let somebody commit between the worker's look at the table and its own commit."""
-        monkeypatch.setattr(placing, "newest_commit", newest)
-        found = newest(table)
+        monkeypatch.setattr(placing, "commit_by_hand", commit)
         write_foreign(lake, 666)
-        return found
+        commit(*arguments)
 
     def lose_the_swap(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(swap, "swap_actions", actions)
@@ -277,7 +276,7 @@ def test_lost_commit_races_are_noticed_and_nothing_foreign_is_lost(
         monkeypatch.setattr(TableQuarantine, "save_rows", save_rows)
         raise Killed
 
-    monkeypatch.setattr(placing, "newest_commit", lose_the_batch)
+    monkeypatch.setattr(placing, "commit_by_hand", lose_the_batch)
     monkeypatch.setattr(swap, "swap_actions", lose_the_swap)
     said = Said(sites.b)
     assert sites.work(sites.b).diverged

@@ -27,7 +27,6 @@ from deltalake import DeltaTable
 from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
-from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import StagedFile
@@ -54,11 +53,20 @@ class Placer:
         self.payload_root = payload_root
 
     def place(
-        self, definition: TableDefinition, files: Sequence[StagedFile], own: OwnCommit
+        self,
+        definition: TableDefinition,
+        files: Sequence[StagedFile],
+        own: OwnCommit,
+        examined: int,
     ) -> int:
         """Link files into their table and add them in one commit; return the table's version.
 
         It may be repeated after a crash before the commit: existing links are kept.
+
+        **After calling** settle the version.
+
+        Args:
+            examined: The newest version that the worker knows.
 
         Raises:
             ApplyError: A file is missing from the payload store, or is not what its manifest says
@@ -73,7 +81,7 @@ class Placer:
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
         }
-        version = newest_commit(table) + 1
+        version = examined + 1
         while True:
             try:
                 commit_by_hand(table, version, info, own.to_text(), actions)

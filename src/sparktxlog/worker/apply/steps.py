@@ -283,7 +283,8 @@ class TableSteps:
                 after = before + rows.commit(lambda change: own(before + change))
             else:
                 after = before
-                self._placer.place(progress.definition, rows.untouched_files(), own(after))
+                files = rows.untouched_files()
+                self._placer.place(progress.definition, files, own(after), version)
         progress.version = newest_version(table, version)
         # The next step must not be durable before this one.
         settle(table, version + 1, progress.version)

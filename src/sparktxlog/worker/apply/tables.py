@@ -244,13 +244,15 @@ def _check_not_gone(table: Path, recorded: int, name: str) -> None:
 
 
 def create_table(table: Path, definition: TableDefinition, user_metadata: str, txn: Any) -> None:
-    """Write a table's version 0 durably, with the lowest protocol that its columns need.
+    """Write a table's version 0, with the lowest protocol that its columns need.
 
     Written by hand, alike at every site: engines add features and properties of their own taste,
     which would keep older readers out.
 
     Args:
         txn: `txn` action of the commit.
+
+    **After calling** settle the version.
     """
     properties = {"delta.enableDeletionVectors": "true"} if definition.deletion_vectors else {}
     schema = json.loads(_schema(definition))

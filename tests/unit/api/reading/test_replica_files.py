@@ -50,7 +50,7 @@ def test_values_of_partitions_are_found_under_every_name(
     log.transaction().create(definition).staged("append", "t", [(1, "x", "a b/%"), (2, "y", None)])
     log.publish()
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    Placer(tmp_path / "lake", log.payloads).place(definition, files, own(1))
+    Placer(tmp_path / "lake", log.payloads).place(definition, files, own(1), 0)
     if names:
         alter_table(root, 1, definition, TableChange(rename=tuple(names.items())), own(2))
     assert read(root) == [

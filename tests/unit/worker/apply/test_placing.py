@@ -76,8 +76,9 @@ def own_commit(version: int) -> OwnCommit:
 
 
 def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
+    """Place files after version 0: the worker knows no later one."""
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    return to.place(log.tables["t"], files, own_commit(version))
+    return to.place(log.tables["t"], files, own_commit(version), 0)
 
 
 def read(lake: Path) -> list[dict[str, object]]:
