@@ -284,10 +284,8 @@ _NAMES_THE_LOG = {"sparktxlog.model.tables.commit_table"}
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",
     "sparktxlog.api.streams.published",
-    "sparktxlog.storage.commit_tables.reader_table",
     "sparktxlog.storage.log_tables.log_table",
     "sparktxlog.storage.log_tables.quarantine_table",
-    "sparktxlog.worker.apply.placing",
     "sparktxlog.worker.verify.histories",
 }
 

@@ -1,19 +1,29 @@
-"""Classic checkpoints, written for readers that know no other ones."""
+"""Classic checkpoints, which every reader knows; delta-rs makes those of our own tables."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from sparktxlog.delta.checkpoints import Checkpoint, say_last
+from sparktxlog.delta.checkpoints import Checkpoint, files_to_sync, say_last
 from sparktxlog.delta.log_files import log_of
 from sparktxlog.errors import StorageError
-from sparktxlog.storage.durability import read_whole, storing, sync_file
+from sparktxlog.storage.durability import (
+    read_whole,
+    storage_error,
+    storing,
+    sync_directory,
+    sync_file,
+)
 
 _MAP = pa.map_(pa.string(), pa.string())
 #: Actions of a checkpoint that are not about files.
@@ -43,6 +53,32 @@ _KINDS = {
         {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
     ),
 }
+
+
+def write_classic(table: Path, *, cleans: bool) -> None:
+    """Write a checkpoint of the newest version, durably.
+
+    Args:
+        cleans: Then remove what the log keeps no longer, as the table's properties say.
+
+    Raises:
+        DiskFullError: No space left (definite).
+        StorageError: The disk failed, or delta-rs does not know a feature of the table.
+    """
+    try:
+        with storing(table):
+            handle = DeltaTable(table)
+            handle.create_checkpoint()
+            for path in files_to_sync(table, handle.version(), handle.version()):
+                sync_file(path)
+            sync_directory(log_of(table))
+            if cleans:
+                handle.cleanup_metadata()
+    except (DeltaError, ValueError) as error:
+        if os.strerror(errno.ENOSPC) in str(error):
+            raise storage_error(OSError(errno.ENOSPC, str(error)), table) from error
+        said = f"no checkpoint of {table} can be written: {error}"
+        raise StorageError(said, path=str(table)) from error
 
 
 def replace_by_classic(table: Path, found: Checkpoint, changed: Callable[[bytes], bytes]) -> None:

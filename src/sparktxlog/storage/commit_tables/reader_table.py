@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
+from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.delta.commit_files import create_version
-from sparktxlog.errors import CorruptLogError
+from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
@@ -85,15 +84,11 @@ class ReaderTable:
                 before = -1
                 self._make_again(version)
         if version // _CHECKPOINT_EVERY > max(before, 0) // _CHECKPOINT_EVERY:
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        """Let delta-rs write a checkpoint, which readers of a long log begin with."""
-        try:
-            DeltaTable(str(self._target)).create_checkpoint()
-        except (DeltaError, OSError, ValueError) as error:
-            # It does not know a feature: readers get all commit files.
-            _log.warning("no checkpoint", path=str(self._target), reason=str(error)[:300])
+            try:
+                write_classic(self._target, cleans=False)
+            except StorageError as error:
+                # delta-rs does not know a feature: readers get all commit files.
+                _log.warning("no checkpoint", path=str(self._target), reason=str(error)[:300])
 
     def _open(self) -> None:
         """Check what is there: at the first time all of it, then the newest version."""

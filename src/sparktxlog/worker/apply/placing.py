@@ -22,9 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-
 from sparktxlog.codec.partitions import partition_directories
+from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.errors import ApplyError
@@ -91,10 +90,8 @@ class Placer:
                 version += 1
         properties = dict(definition.properties)
         if version % int(properties.get("delta.checkpointInterval", _CHECKPOINT_EVERY)) == 0:
-            handle = DeltaTable(table)
-            handle.create_checkpoint()
-            if properties.get("delta.enableExpiredLogCleanup") != "false":
-                handle.cleanup_metadata()
+            cleans = properties.get("delta.enableExpiredLogCleanup") != "false"
+            write_classic(table, cleans=cleans)
         return version
 
     def _link(self, table: Path, file: StagedFile) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.support.worker_log import LogBuilder, table
 
+from sparktxlog.delta import classic_checkpoints
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import commit_path, newest_version
 from sparktxlog.errors import ApplyError
@@ -284,9 +285,17 @@ def test_an_answer_that_is_lost_adds_no_row_twice(
 
 
 @pytest.mark.parametrize("cleans", ["true", "false"])
-def test_the_log_is_kept_as_its_properties_say(tmp_path: Path, cleans: str) -> None:
+def test_the_log_is_kept_as_its_properties_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cleans: str
+) -> None:
     log, to, _ = staged(tmp_path)
     root = tmp_path / "lake" / "t"
+    synced = list[tuple[str, bool]]()
+
+    def sync(path: Path) -> None:
+        synced.append((path.name, commit_path(root, 0).exists()))
+
+    monkeypatch.setattr(classic_checkpoints, "sync_file", sync)
     properties = (("delta.checkpointInterval", "2"), ("delta.enableExpiredLogCleanup", cleans))
     log.tables["t"] = replace(log.tables["t"], properties=properties)
     for version in range(1, 5):
@@ -298,4 +307,5 @@ def test_the_log_is_kept_as_its_properties_say(tmp_path: Path, cleans: str) -> N
         f"{version:020}.checkpoint.parquet" for version in (2, 4)
     ]
     assert commit_path(root, 0).exists() == (cleans == "false")
+    assert (f"{4:020}.checkpoint.parquet", True) in synced  # before what it replaces goes
     assert len(read(tmp_path / "lake")) == 1
