@@ -284,7 +284,6 @@ _NAMES_THE_LOG = {"sparktxlog.model.tables.commit_table"}
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",
     "sparktxlog.api.streams.published",
-    "sparktxlog.storage.log_tables.log_table",
     "sparktxlog.storage.log_tables.quarantine_table",
     "sparktxlog.worker.verify.histories",
 }

@@ -53,7 +53,7 @@ def writes_a(kind: type) -> Callable[..., bool]:
 def main(config: str, point: str, *settings: str) -> int:
     """Run the node until it dies."""
     always = lambda *_: True
-    has_removed = lambda _, actions, *rest: not any(hasattr(a, "stats") for a in actions)
+    has_removed = lambda _, actions, *rest: not any("add" in a for a in actions)
     replaced: dict[str, tuple[Any, str, Callable[..., bool]]] = {
         "expired": (Journal, "write", writes_a(ExpireLog)),
         "files": (PayloadExpiry, "remove", lambda _, files: bool(files)),

@@ -19,5 +19,6 @@ commit_files     commits are written by hand, read as actions; torn ones are fou
 checkpoints      of all forms, as `add` actions; those of twins
 classic_checkpoints  written for readers that know no other ones
 log_segments     the part of a log that a version needs; its protocol and metadata
+log_state        a table of plain files, with statistics
 live_files       the files that readers of a version need
 """

@@ -63,6 +63,12 @@ class Checkpoint:
         """Yield the `add` actions of the version, with the keys that say which files it needs."""
         yield from self._actions("add", _ADDED)
 
+    def actions(self) -> Iterator[dict[str, dict[str, Any]]]:
+        """Yield what is known of files and transactions, as commits have it."""
+        kinds = {"add": ("path", "size", "stats"), "remove": ("path", "deletionTimestamp")}
+        for kind, keys in (kinds | {"txn": ("appId", "version")}).items():
+            yield from ({kind: action} for action in self._actions(kind, keys))
+
     def removed_after(self, timestamp: int) -> Iterator[dict[str, Any]]:
         """Yield the `remove` actions of versions that were committed later, in milliseconds."""
         for action in self._actions("remove", ("path", "deletionVector", "deletionTimestamp")):

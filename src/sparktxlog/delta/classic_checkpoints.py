@@ -74,6 +74,7 @@ def write_classic(table: Path, *, cleans: bool) -> None:
             sync_directory(log_of(table))
             if cleans:
                 handle.cleanup_metadata()
+                sync_directory(log_of(table))
     except (DeltaError, ValueError) as error:
         if os.strerror(errno.ENOSPC) in str(error):
             raise storage_error(OSError(errno.ENOSPC, str(error)), table) from error

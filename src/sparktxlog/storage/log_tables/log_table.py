@@ -1,21 +1,18 @@
 """Delta tables of `log/`, written by this process alone: appended, compacted, repaired.
 
-Readers see plain tables at reader version 1 / writer version 2.  The data files are written and
-fsynced here, and delta-rs commits their names.  It fsyncs nothing itself (measured), so the commit
-and the directories are fsynced here too.  The next commit of the same version overwrites the files
-of an undone commit, so there are no orphans.
+Readers see plain tables at reader version 1 / writer version 2.  Files, commits and directories
+are written and fsynced here; delta-rs only writes checkpoints.  The next commit of the same version
+overwrites the files of an undone commit.
 
 Every ~100 commits `maintain` merges small files into one, writes a checkpoint, and drops expired
-log entries and replaced files (vacuum in lite mode only: full mode is known to delete live
-files).  Without that each commit would cost more than the one before.
+log entries and replaced files.  Without that each commit would cost more than the one before.
 """
 
 from __future__ import annotations
 
-import errno
+import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from time import time_ns
@@ -23,18 +20,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import Schema
 
 from sparktxlog.codec.parquet_columns import exact_columns
-from sparktxlog.delta.checkpoints import drop_torn, files_to_sync
-from sparktxlog.delta.commit_files import lowest_torn
+from sparktxlog.delta.checkpoints import drop_torn
+from sparktxlog.delta.classic_checkpoints import write_classic
+from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
 from sparktxlog.delta.log_files import commit_path, commits_in, log_of
+from sparktxlog.delta.log_segments import read_version
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
 from sparktxlog.storage.durability import (
     rewrite_file,
-    storage_error,
     storing,
     sync_directory,
     sync_file,
@@ -43,28 +40,18 @@ from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1
-#: Precedes the number in a table's description: delta-rs accepts only Delta's own properties.
+#: Precedes the number in a table's description: readers may refuse properties that are not Delta's.
 _FORMAT_IS = "sparktxlog log table, format "
-_PROPERTIES: dict[str, str | None] = {
+_PROPERTIES = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-#: Checkpoints and clean-up happen in `maintain`, where they are fsynced.
-_NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 #: Files below this are merged; merging stops growing them there.
 _SMALL_BYTES = 8 << 20
 #: Rows held in memory while merging.
 _MERGE_ROWS = 65_536
-_RETENTION_HOURS = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LiveFile:
-    path: str
-    size_bytes: int
-    rows: int
-    #: Greatest value of the column asked for, None = not known.
-    greatest: Any = None
+#: How long files stay that `maintain` replaced, milliseconds: a reader may be about to open one.
+_RETENTION_MS = 3_600_000
 
 
 class LogTable:
@@ -91,25 +78,25 @@ class LogTable:
         self.schema = schema
         self._app_id = app_id
         self._log = log_of(directory)
-        self._commits = 0
         #: True: files that a kill between removal and vacuum left were searched for.
         self._swept = False
-        #: True: a commit failed, so the handle may know less than the disk holds.
+        #: True: a commit failed, so the disk may hold more than is known.
         self._stale = False
         self._check_format()
         repair(directory, safe_version)
-        self._table = self._open()
+        if not commits_in(directory):
+            self._create()
         self._sync_found(safe_version)
-        #: Asking the handle costs milliseconds.
-        self._transaction = self._read_transaction()
+        self._state = LogState.read(directory)
+        self._commits = self.version % self.maintain_every
 
     def _check_format(self) -> None:
         """Refuse a table of a later format before it is repaired."""
         if not self._log.is_dir():
             return
         try:
-            described = DeltaTable(self.directory).metadata().description or ""
-        except (DeltaError, OSError):
+            described = read_version(self.directory).metadata.description or ""
+        except StorageError:
             return  # torn: no release writes such a table
         number = described.removeprefix(_FORMAT_IS)
         if number != described and number.isdigit() and int(number) > FORMAT:
@@ -120,30 +107,28 @@ class LogTable:
                 format=int(number),
             )
 
-    def _open(self) -> DeltaTable:
-        try:
-            if not any(self._log.glob("*.json")):
-                self.directory.mkdir(parents=True, exist_ok=True)
-                made = DeltaTable.create(
-                    self.directory,
-                    schema=self.schema,
-                    name=self.directory.name,
-                    description=f"{_FORMAT_IS}{FORMAT}",
-                    configuration=_PROPERTIES,
-                )
-                self._sync_commit(made.version())
-                sync_directory(self.directory.parent)
-            table = DeltaTable(self.directory)
-        except DeltaError as error:
-            raise CorruptLogError(
-                f"Delta table {self.directory} cannot be opened: {error}",
-                hint="Move the directory away: it is written again from the journal.",
-                path=str(self.directory),
-            ) from error
-        except OSError as error:
-            raise storage_error(error, self.directory) from error
-        self._commits = table.version() % self.maintain_every
-        return table
+    def _create(self) -> None:
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "name": self.directory.name,
+            "description": f"{_FORMAT_IS}{FORMAT}",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": Schema.from_arrow(self.schema).to_json(),
+            "partitionColumns": [],
+            "createdTime": time_ns() // 1_000_000,
+            "configuration": _PROPERTIES,
+        }
+        actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}]
+        with storing(self.directory):
+            self._log.mkdir(parents=True, exist_ok=True)
+            commit_by_hand(
+                self.directory,
+                0,
+                {"operation": "CREATE TABLE"},
+                "",
+                [*actions, {"metaData": metadata}],
+            )
+            sync_directory(self.directory.parent)
 
     def _sync_found(self, safe_version: int) -> None:
         """Fsync commits of a former process or attempt, which may not have done so.
@@ -154,22 +139,18 @@ class LogTable:
             for version in commits_in(self.directory):
                 if version > safe_version:
                     rewrite_file(commit_path(self.directory, version))
-            sync_directory(self._log)
-            sync_directory(self.directory)
+            self._sync_names()
 
     @property
     def version(self) -> int:
         """Delta version of the table."""
-        return int(self._table.version())
+        return self._state.version
 
     @property
     def transaction_version(self) -> int:
         """Transaction version of the last append that carried one, 0 = none."""
         self._refresh()
-        return self._transaction
-
-    def _read_transaction(self) -> int:
-        return int(self._table.transaction_version(self._app_id) or 0)
+        return self._state.transactions.get(self._app_id, 0)
 
     def append(self, rows: pa.Table, *, transaction: int | None = None) -> int:
         """Append rows as one file in one fsynced commit and return its Delta version.
@@ -183,49 +164,32 @@ class LogTable:
             StorageError: The commit may exist: check `transaction_version` before trying again.
         """
         self._refresh()
-        carried = []
+        actions = [self._write_file(f"part-{self.version + 1:020}.parquet", [rows])]
         if transaction is not None:
-            carried.append(Transaction(self._app_id, transaction))
-        file = self._write_file(f"part-{self.version + 1:020}.parquet", [rows])
-        version = self._commit([file], carried)
-        if transaction is not None:
-            self._transaction = transaction
+            actions.append({"txn": {"appId": self._app_id, "version": transaction}})
+        self._commit(actions)
         self._commits += 1
         if self._commits >= self.maintain_every:
             self.maintain()
-            version = self.version
-        return version
+        return self.version
 
     def _refresh(self) -> None:
         """After a failed commit read what is on the disk, and make that durable."""
         if not self._stale:
             return
-        try:
-            self._table.update_incremental()
+        with storing(self.directory):
+            self._state = LogState.read(self.directory)
             rewrite_file(commit_path(self.directory, self.version))
-            self._sync_commit(self.version)
-            self._transaction = self._read_transaction()
-        except (DeltaError, OSError) as error:
-            raise self._failure("reading", error) from error
+            self._sync_names()
         self._stale = False
 
     def maintain(self) -> None:
         """Merge small files, write a checkpoint, drop what has expired."""
         self._commits = 0
-        try:
-            self._merge_small_files()
-            self._table.create_checkpoint()
-            for path in files_to_sync(self.directory, self.version, self.version):
-                sync_file(path)
-            sync_directory(self._log)
-            self._table.cleanup_metadata()
-            self._vacuum(_RETENTION_HOURS)
-            # A new handle begins at the checkpoint; the old one holds all commits since it began.
-            self._table = DeltaTable(self.directory)
-            self._sync_latest()
-        except (DeltaError, OSError) as error:
-            self._stale = True
-            raise self._failure("maintenance", error) from error
+        self._refresh()
+        self._merge_small_files()
+        write_classic(self.directory, cleans=True)
+        self._vacuum(_RETENTION_MS)
 
     def expire(self, column: str, horizon: int | datetime) -> int:
         """Remove the files whose rows all have `column` at or below the horizon, for good.
@@ -245,21 +209,15 @@ class LogTable:
             StorageError: The files may be removed from the table but still be on the disk.
         """
         self._refresh()
-        gone = [file for file in self._live_files(column) if _is_at_most(file.greatest, horizon)]
-        try:
-            if gone:
-                self._commit([self._removal(file, data_change=True) for file in gone], [])
-            if gone or (not self._swept and self._has_removed_files()):
-                # A checkpoint first: the vacuum's commits must not take more space than it frees.
-                self._table.create_checkpoint()
-                self._vacuum(0)
-                self._table = DeltaTable(self.directory)
-                self._sync_latest()
-            self._swept = True
-        except (DeltaError, OSError) as error:
-            self._stale = True
-            raise self._failure("expiry", error) from error
-        return sum(file.rows for file in gone)
+        adds = self._state.adds
+        gone = [path for path in adds if _is_at_most(self._greatest(path, column), horizon)]
+        rows = sum(map(self._state.rows, gone))
+        if gone:
+            self._commit([self._removal(path, data_change=True) for path in gone])
+        if gone or not self._swept:
+            self._vacuum(0)
+        self._swept = True
+        return rows
 
     def last_values(self, order: str, other: str) -> tuple[Any, Any] | None:
         """Return two columns of the row with the greatest value of the first, None without rows.
@@ -269,10 +227,11 @@ class LogTable:
         Raises:
             CorruptLogError: That file is damaged.
         """
-        files = [file for file in self._live_files(order) if file.greatest is not None]
-        if not files:
+        found = {path: self._greatest(path, order) for path in self._state.adds}
+        known = {path: value for path, value in found.items() if value is not None}
+        if not known:
             return None
-        path = self.directory / max(files, key=lambda file: file.greatest).path
+        path = self.directory / max(known, key=known.__getitem__)
         try:
             with pq.ParquetFile(path) as source:
                 rows = source.read_row_group(source.num_row_groups - 1, columns=[order, other])
@@ -284,41 +243,32 @@ class LogTable:
             ) from error
         return rows.column(order)[-1].as_py(), rows.column(other)[-1].as_py()
 
-    def _has_removed_files(self) -> bool:
-        """Return whether there are files that are not in the table: a kill before vacuum."""
-        live = {file.path for file in self._live_files()}
-        return any(path.name not in live for path in self.directory.glob("*.parquet"))
+    def _vacuum(self, keep_ms: int) -> None:
+        """Remove files that are not live, unless they were removed from the table since."""
+        state, horizon = self._state, time_ns() // 1_000_000 - keep_ms
+        state.removed = {path: at for path, at in state.removed.items() if at > horizon}
+        with storing(self.directory):
+            for path in self.directory.glob("*.parquet"):
+                if path.name not in state.adds and path.name not in state.removed:
+                    path.unlink(missing_ok=True)
 
-    def _vacuum(self, retention_hours: int) -> None:
-        self._table.vacuum(
-            retention_hours=retention_hours,
-            dry_run=False,
-            enforce_retention_duration=False,
-            post_commithook_properties=_NO_HOOKS,
-            full=False,
-        )
+    def _removal(self, path: str, *, data_change: bool) -> dict[str, Any]:
+        return {
+            "remove": {
+                "path": path,
+                "dataChange": data_change,
+                "deletionTimestamp": time_ns() // 1_000_000,
+                "size": self._state.adds[path]["size"],
+                "partitionValues": {},
+            }
+        }
 
-    def _sync_latest(self) -> None:
-        for path in self._log.glob("*.json"):
-            if int(path.stem) > self.version - 4:
-                sync_file(path)
-        sync_directory(self._log)
-
-    @staticmethod
-    def _removal(file: _LiveFile, *, data_change: bool) -> RemoveAction:
-        return RemoveAction(
-            path=file.path,
-            data_change=data_change,
-            deletion_timestamp=time_ns() // 1_000_000,
-            size=file.size_bytes,
-            partition_values={},
-        )
+    def _greatest(self, path: str, column: str) -> Any:
+        return self._state.bounds(path, column)[1]
 
     def _merge_small_files(self) -> None:
-        small = sorted(
-            (file for file in self._live_files() if file.size_bytes < _SMALL_BYTES),
-            key=lambda file: file.path,
-        )
+        adds = self._state.adds
+        small = sorted(path for path in adds if adds[path]["size"] < _SMALL_BYTES)
         if len(small) < 2:
             return
         merged = self._write_file(
@@ -327,35 +277,18 @@ class LogTable:
             self._read_files(small),
             data_change=False,
         )
-        removed = [self._removal(file, data_change=False) for file in small]
-        self._commit([merged, *removed], [])
+        self._commit([merged, *(self._removal(path, data_change=False) for path in small)])
 
-    def _live_files(self, column: str = "") -> list[_LiveFile]:
-        """Return the table's files, with the greatest value of a column."""
-        actions = pa.table(self._table.get_add_actions(flatten=True))
-        greatest = f"max.{column}"
-        known = greatest in actions.column_names
-        return [
-            _LiveFile(path=path, size_bytes=size, rows=rows or 0, greatest=value)
-            for path, size, rows, value in zip(
-                actions.column("path").to_pylist(),
-                actions.column("size_bytes").to_pylist(),
-                actions.column("num_records").to_pylist(),
-                actions.column(greatest).to_pylist() if known else [None] * actions.num_rows,
-                strict=True,
-            )
-        ]
-
-    def _read_files(self, files: list[_LiveFile]) -> Iterator[pa.Table]:
+    def _read_files(self, paths: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of files in order, a bounded number at once."""
-        for file in files:
-            with pq.ParquetFile(self.directory / file.path) as source:
+        for path in paths:
+            with pq.ParquetFile(self.directory / path) as source:
                 for batch in source.iter_batches(batch_size=_MERGE_ROWS):
                     yield pa.Table.from_batches([batch]).cast(self.schema)
 
     def _write_file(
         self, name: str, pieces: Iterator[pa.Table] | list[pa.Table], *, data_change: bool = True
-    ) -> AddAction:
+    ) -> dict[str, Any]:
         path, stats = self.directory / name, RowStatistics(self.schema)
         with storing(path):
             if isinstance(pieces, list):
@@ -364,55 +297,39 @@ class LogTable:
             else:
                 _write_stream(path, self.schema, _counted(pieces, stats))
             sync_file(path)
-            sync_directory(self.directory)
             status = path.stat()
-        return AddAction(
-            path=name,
-            size=status.st_size,
-            partition_values={},
-            modification_time=status.st_mtime_ns // 1_000_000,
-            data_change=data_change,
-            stats=stats.to_json(),
-        )
+        add = {
+            "path": name,
+            "partitionValues": {},
+            "size": status.st_size,
+            "modificationTime": status.st_mtime_ns // 1_000_000,
+            "dataChange": data_change,
+            "stats": stats.to_json(),
+        }
+        return {"add": add}
 
-    def _commit(self, actions: list[Any], transactions: list[Transaction]) -> int:
-        try:
-            self._table.create_write_transaction(
-                actions,
-                mode="append",
-                schema=self.schema,
-                commit_properties=CommitProperties(
-                    app_transactions=transactions or None, max_commit_retries=0
-                ),
-                post_commithook_properties=_NO_HOOKS,
-            )
-            self._table.update_incremental()
-            self._sync_commit(self.version)
-        except (DeltaError, OSError) as error:
-            self._stale = True
-            raise self._failure("commit", error) from error
-        return self.version
+    def _commit(self, actions: list[dict[str, Any]]) -> None:
+        """Make a version, durably."""
+        info = {
+            "timestamp": time_ns() // 1_000_000,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append"},
+        }
+        self._stale = True
+        with storing(self.directory):
+            commit_by_hand(self.directory, self.version + 1, info, "", actions)
+            self._sync_names()
+        self._stale = False
+        self._state.follow(actions)
 
-    def _failure(self, act: str, error: Exception) -> StorageError:
-        if isinstance(error, OSError) and error.errno is not None:
-            return storage_error(error, self.directory)
-        if "No space left" in str(error):
-            return storage_error(OSError(errno.ENOSPC, str(error)), self.directory)
-        return StorageError(
-            f"{act} of Delta table {self.directory} failed: {error}",
-            hint="Only the node may write this table; it will try again.",
-            path=str(self.directory),
-        )
-
-    def _sync_commit(self, version: int) -> None:
-        sync_file(commit_path(self.directory, version))
+    def _sync_names(self) -> None:
         sync_directory(self._log)
         sync_directory(self.directory)
 
 
 def _is_at_most(value: Any, horizon: int | datetime) -> bool:
-    if isinstance(value, datetime) and value.tzinfo is None:
-        value = value.replace(tzinfo=UTC)
+    if isinstance(horizon, datetime) and value is not None:
+        value = datetime.fromisoformat(value)
     return value is not None and bool(value <= horizon)
 
 

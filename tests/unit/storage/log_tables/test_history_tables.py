@@ -106,7 +106,7 @@ def test_rows_of_an_attempt_that_failed_are_there_once(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "the disk failed")
 
-    broken = "_sync_commit" if committed else "_write_file"
+    broken = "_sync_names" if committed else "_write_file"
     with monkeypatch.context() as patched:
         patched.setattr(LogTable, broken, fail)
         with pytest.raises((StorageError, OSError)):

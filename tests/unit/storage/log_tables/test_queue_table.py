@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -264,17 +265,52 @@ def test_a_commit_that_seemed_to_fail_is_recognised(
     queue = QueueTable(tmp_path, "l")
     queue.append(rows_of(1, 2))
 
-    def broken(self: LogTable, version: int) -> None:
+    def broken(self: LogTable) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LogTable, "_sync_commit", broken)
+        patch.setattr(LogTable, "_sync_names", broken)
         with pytest.raises(DiskFullError):
             queue.append(rows_of(3, 4))
         with pytest.raises(StorageError):
             queue.append(rows_of(3, 4))
     assert queue.append(rows_of(3, 5)) == 3
     assert positions(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_a_commit_whose_answer_is_lost_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, link = QueueTable(tmp_path, "l"), os.link
+
+    def lose(source: Path, target: Path) -> None:
+        link(source, target)
+        raise OSError(5, "no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", lose)
+        assert queue.append(rows_of(1, 2)) == 1
+    assert queue.append(rows_of(3, 4)) == 2
+    assert positions(tmp_path) == [1, 2, 3, 4]
+
+
+def test_replaced_files_stay_for_their_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no version ever had goes at once."""
+    queue, table = QueueTable(tmp_path, "l"), tmp_path / "synchronized_queue"
+    for i in range(1, 4):
+        queue.append(rows_of(i, i))
+    (table / "part-left.parquet").write_bytes(b"of an attempt that was killed")
+    queue.maintain()
+    assert len(list(table.glob("*.parquet"))) == 4
+    queue = QueueTable(tmp_path, "l")  # which reads from the checkpoint when they were replaced
+    queue.maintain()
+    assert len(list(table.glob("*.parquet"))) == 4
+    monkeypatch.setattr(delta_table, "_RETENTION_MS", -1)
+    queue.maintain()
+    (merged,) = table.glob("*.parquet")
+    assert "merged" in merged.name and positions(tmp_path) == [1, 2, 3]
 
 
 def test_a_commit_found_after_a_kill_is_written_again_before_it_counts(
