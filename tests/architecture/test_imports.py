@@ -283,9 +283,6 @@ _NAMES_THE_LOG = {"sparktxlog.model.tables.commit_table"}
 #: Modules that still open logs by delta-rs; the list may only get shorter.
 _WITH_DELTA_RS = {
     "sparktxlog.api.reading.replica_files",
-    "sparktxlog.api.streams.published",
-    "sparktxlog.storage.log_tables.quarantine_table",
-    "sparktxlog.worker.verify.histories",
 }
 
 

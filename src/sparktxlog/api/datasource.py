@@ -30,7 +30,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.nodes import Nodes, submit_prepared
-from sparktxlog.api.reading.replica_files import TableFilesReader, open_table, schema_of
+from sparktxlog.api.reading.replica_files import (
+    TableFilesReader,
+    delta_table,
+    open_table,
+    schema_of,
+)
 from sparktxlog.api.schema import arrow_schema_of, check_fit, columns_of
 from sparktxlog.api.spark_errors import FOREACH_BATCH
 from sparktxlog.api.staging.executor_uploads import UploadTarget
@@ -43,7 +48,7 @@ from sparktxlog.api.staging.staged_append import (
 )
 from sparktxlog.api.streams.lag_stream import LagStreamReader
 from sparktxlog.api.streams.positions import ReadOptions
-from sparktxlog.api.streams.published import open_log_table
+from sparktxlog.api.streams.published import log_table
 from sparktxlog.api.streams.reader import ChangesReader, TxLogStreamReader, check_streams
 from sparktxlog.api.streams.table_changes import changes_schema
 from sparktxlog.api.streams.writer import TxLogStreamWriter
@@ -112,7 +117,8 @@ class TxLogDataSource(DataSource):
         """Return a table of the log, or a row table, as a Delta table at one version."""
         link = self._link()
         if (kept := KEPT.get(name)) is not None:
-            return open_log_table(str(link.get("/v1/info")["log_root"]), kept.directory)
+            root = str(link.get("/v1/info")["log_root"])
+            return delta_table(log_table(root, kept.directory))
         return open_table(link, name, self.options)
 
     def streamReader(  # noqa: N802 - Spark's name

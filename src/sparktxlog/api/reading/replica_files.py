@@ -22,7 +22,12 @@ from sparktxlog.api.staging.staged_append import timeout_of
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.file_paths import path_of_file
-from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
+from sparktxlog.errors import (
+    DivergedError,
+    MissingDependencyError,
+    NotAppliedError,
+    StaleSchemaError,
+)
 from sparktxlog.model.ids import table_name
 
 if TYPE_CHECKING:
@@ -42,6 +47,25 @@ class _File(InputPartition):
         self.kept = kept
 
 
+def delta_table(path: Path, version: int | None = None) -> DeltaTable:
+    """Return a Delta table, to read its rows.
+
+    Args:
+        version: None = the newest.
+
+    Raises:
+        MissingDependencyError: The package deltalake is not installed (definite).
+    """
+    try:
+        from deltalake import DeltaTable
+    except ImportError as error:
+        raise MissingDependencyError(
+            "reading the log needs the package deltalake",
+            hint="Run: pip install 'sparktxlog[spark]'",
+        ) from error
+    return DeltaTable(path, version=version)
+
+
 def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable:
     """Return a row table at the version of the newest position that is applied whole.
 
@@ -54,8 +78,6 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable
         UnknownTableError: It is not in the catalog (definite).
         NotAppliedError: No worker has applied it here (definite).
     """
-    from deltalake import DeltaTable
-
     definition = link.table(table_name(name))
     answer = link.get(
         "/v1/snapshot", at_least=link.position, timeout_s=timeout_of(options), waits=True
@@ -75,7 +97,7 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable
             hint=f"Repair it: sparktxlog repair {definition.name}.",
             table=definition.name,
         )
-    return DeltaTable(str(found["uri"]), version=int(found["version"]))
+    return delta_table(Path(found["uri"]), int(found["version"]))
 
 
 def schema_of(table: DeltaTable) -> StructType:

@@ -21,10 +21,11 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staging.staged_append import nodes_of
 from sparktxlog.api.streams.positions import EARLIEST, LATEST, ReadOptions
-from sparktxlog.api.streams.published import open_log_table
 from sparktxlog.api.streams.reader import ReadLimit, SupportsTriggerAvailableNow
 from sparktxlog.codec.state_views import KEPT
-from sparktxlog.errors import ForeignLogError, InvalidRequestError, NotAppliedError
+from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import ForeignLogError, InvalidRequestError
 
 _LAG = KEPT["lag"]
 
@@ -63,11 +64,10 @@ class LagStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nodes_of(self._options).choose()[1]
 
     def _files(self, log_root: str) -> tuple[str, ...]:
-        try:
-            uris = open_log_table(log_root, _LAG.directory).file_uris()
-        except NotAppliedError:  # nothing was measured yet
+        table = Path(log_root) / _LAG.directory
+        if newest_commit(table) < 0:  # nothing was measured yet
             return ()
-        return tuple(sorted(str(Path(uri.removeprefix("file://"))) for uri in uris))
+        return tuple(sorted(str(table / path) for path in LogState.read(table).adds))
 
     def _latest(self) -> tuple[str, int]:
         """Return the node, and the time of its last row, 0 = it has none."""

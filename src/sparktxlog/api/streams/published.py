@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
@@ -21,10 +20,11 @@ from sparktxlog.api.staging.shared_store import check_directory
 from sparktxlog.api.staging.staged_append import nodes_of
 from sparktxlog.api.streams.positions import LogOffset
 from sparktxlog.codec.state_views import KEPT
+from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     ExpiredError,
     ForeignLogError,
-    MissingDependencyError,
     NotAppliedError,
     PositionNotReachedError,
     TransportError,
@@ -33,9 +33,6 @@ from sparktxlog.http.link import Http
 from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.replica.source import LogTail
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
 
 T = TypeVar("T")
 
@@ -50,28 +47,16 @@ _MOST_KNOWN = 100
 _ANSWER_S = 15.0
 
 
-def open_log_table(log_root: str, directory: str = QUEUE) -> DeltaTable:
-    """Return a table of the log, the queue if no other is named, as a Delta table.
+def log_table(log_root: str, directory: str = QUEUE) -> Path:
+    """Return the directory of a table of the log, the queue if no other is named.
 
     Raises:
-        MissingDependencyError: The package deltalake is not installed (definite).
         NotAppliedError: Nothing is published, or the directory is not visible here (definite).
     """
-    try:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import TableNotFoundError
-    except ImportError as error:
-        raise MissingDependencyError(
-            "reading the log needs the package deltalake",
-            hint="Run: pip install 'sparktxlog[spark]'",
-        ) from error
     root = Path(log_root) / directory
-    try:
-        return DeltaTable(str(root))
-    except TableNotFoundError as error:
-        raise NotAppliedError(
-            f"nothing is written yet in {root}", hint="Commit something first."
-        ) from error
+    if newest_commit(root) < 0:
+        raise NotAppliedError(f"nothing is written yet in {root}", hint="Commit something first.")
+    return root
 
 
 class StreamedLog:
@@ -168,17 +153,9 @@ class StreamedLog:
 
     def queue_files(self, after: int, upto: int) -> list[str]:
         """Return the files of the queue table with positions after one and up to another one."""
-        root = str(self._node()[1]["log_root"])
-        actions = pa.table(open_log_table(root).get_add_actions(flatten=True))
-        names = set(actions.column_names)
-        if {"min.position", "max.position"} <= names:
-            # A file without statistics may hold any position.
-            within = pc.and_(
-                pc.greater(actions["max.position"], after),
-                pc.less_equal(actions["min.position"], upto),
-            )
-            actions = actions.filter(pc.fill_null(within, True))
-        return sorted(str(Path(root) / QUEUE / path) for path in actions["path"].to_pylist())
+        queue = log_table(str(self._node()[1]["log_root"]))
+        files = LogState.read(queue).files_between("position", after, upto)
+        return [str(queue / path) for path in files]
 
     def chain_hash(self, position: int) -> str:
         """Return the chain hash of the run that holds a position, empty if it is not known."""

@@ -25,17 +25,17 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.delta.live_files import live_files
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     CorruptLogError,
     ExpiredError,
     InvalidNameError,
     ManifestMismatchError,
     SchemaMismatchError,
+    StorageError,
 )
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import Block
@@ -350,7 +350,7 @@ class Quarantine:
 def _published_rows(queue: Path, first: int, last: int) -> Callable[[int, int], pa.Table | None]:
     """Return a function that reads the published rows of a run, None if some are missing."""
     pieces = [SYNCHRONIZED_QUEUE.empty_table()]
-    with suppress(DeltaError, OSError, pa.ArrowException):
+    with suppress(StorageError, OSError, pa.ArrowException):
         pieces.extend(_read_rows(queue, first, last))
     rows = pa.concat_tables(pieces).sort_by("position")
     places = {position: at for at, position in enumerate(rows["position"].to_pylist())}
@@ -365,13 +365,10 @@ def _published_rows(queue: Path, first: int, last: int) -> Callable[[int, int], 
 
 
 def _read_rows(queue: Path, first: int, last: int) -> Iterable[pa.Table]:
-    actions = pa.table(DeltaTable(queue).get_add_actions(flatten=True))
-    for action in actions.select(["path", "min.position", "max.position"]).to_pylist():
-        if action["max.position"] >= first and action["min.position"] <= last:
-            with pq.ParquetFile(queue / action["path"]) as source:
-                rows = source.read().cast(SYNCHRONIZED_QUEUE)
-            inside = (pc.field("position") >= first) & (pc.field("position") <= last)
-            yield rows.filter(inside)
+    for path in LogState.read(queue).files_between("position", first - 1, last):
+        with pq.ParquetFile(queue / path) as source:
+            rows = source.read().cast(SYNCHRONIZED_QUEUE)
+        yield rows.filter((pc.field("position") >= first) & (pc.field("position") <= last))
 
 
 # -- the table's own columns -----------------------------------------------------------------------

@@ -14,16 +14,18 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
+from pyarrow.dataset import dataset
 
 from sparktxlog.catchup.opinions import majority
 from sparktxlog.delta.log_files import has_log
-from sparktxlog.errors import ExpiredError
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import ExpiredError, StorageError
 from sparktxlog.health.verdicts import ClusterState, Judgement, judge_sites, worst
 from sparktxlog.worker.apply.cutting import runs_after
 from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.verify.histories import HISTORY, SiteHistory, local_dataset, read_histories
+from sparktxlog.worker.verify.histories import HISTORY, SiteHistory, read_histories
 
 if TYPE_CHECKING:
     from sparktxlog.worker.verify.verify import Verification
@@ -385,7 +387,10 @@ def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Sus
     if not has_log(queue):
         return None
     try:
-        batches = local_dataset(queue).to_batches(
+        files = LogState.read(queue).files_between("position", after, until)
+        if not files:
+            return ()
+        batches = dataset([str(queue / path) for path in files]).to_batches(
             columns=["position", "origin", "transaction_id", "operations"],
             filter=(pc.field("position") > after)
             & (pc.field("position") <= until)
@@ -405,6 +410,6 @@ def queue_suspects(queue: Path, table: str, after: int, until: int) -> tuple[Sus
             if operation["table"] == table
         )
         return tuple(nsmallest(_NAMED, found, key=lambda suspect: suspect.first))
-    except (DeltaError, OSError) as error:
+    except (StorageError, OSError, pa.ArrowException) as error:
         _logger.warning("%s cannot be read: %s", queue, error)
         return None

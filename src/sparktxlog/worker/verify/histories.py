@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-from pyarrow.dataset import Dataset
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.dataset import dataset
 
 from sparktxlog.delta.log_files import has_log
-from sparktxlog.errors import InvalidRequestError, TransportError, TxLogError
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import InvalidRequestError, StorageError, TransportError, TxLogError
 from sparktxlog.worker.replica.source import HttpLogSource
 
 _logger = logging.getLogger(__name__)
@@ -142,25 +141,15 @@ def _add_newest(history: SiteHistory, replica: Mapping[str, Any]) -> None:
         history.add(position, chain_hash, tables, replace=True)
 
 
-def local_dataset(path: Path) -> Dataset:
-    """Return a local Delta table as a dataset with Arrow's own file system.
-
-    The default file system of delta-rs calls Python from Arrow's threads.  A thread that still
-    closes a file when the interpreter ends would abort the process.
-
-    Raises:
-        deltalake.exceptions.DeltaError: The table cannot be read (definite).
-    """
-    files = SubTreeFileSystem(str(path), LocalFileSystem())
-    return DeltaTable(path).to_pyarrow_dataset(filesystem=files)
-
-
 def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
     """Add what the Delta table `log/signatures` has about sites, if it can be read."""
     if not has_log(path):
         return
     try:
-        rows = local_dataset(path).to_table(
+        files = [str(path / name) for name in LogState.read(path).adds]
+        if not files:
+            return
+        rows = dataset(files).to_table(
             columns=[
                 "position",
                 "chain_hash",
@@ -172,7 +161,7 @@ def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
             ],
             filter=pc.field("node_id").isin(list(histories)),
         )
-    except (DeltaError, OSError) as error:
+    except (StorageError, OSError, pa.ArrowException) as error:
         _logger.warning("%s cannot be read: %s", path, error)
         return
     states: dict[tuple[str, int], tuple[str, dict[str, str]]] = {}

@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from pyarrow.fs import PyFileSystem
 
 from sparktxlog.api.jobs.job import JobContext
 from sparktxlog.api.jobs.upkeep import verify
@@ -31,7 +30,7 @@ from sparktxlog.worker.verify.comparing import (
     conclusions,
     queue_suspects,
 )
-from sparktxlog.worker.verify.histories import local_dataset, read_peer_urls
+from sparktxlog.worker.verify.histories import read_peer_urls
 from sparktxlog.worker.verify.verify import TableFinding, Verification
 
 
@@ -290,14 +289,10 @@ def test_transactions_are_named_from_the_queue_table(tmp_path: Path) -> None:
     assert found is not None and [s.transaction_id for s in found] == ["id51", "id53"]
     assert {(s.kind, s.origin) for s in found} == {("upsert", "B")}
     assert queue_suspects(tmp_path / "nowhere", "t", 50, 60) is None
-
-
-def test_log_tables_are_read_without_python_in_the_threads_of_arrow(tmp_path: Path) -> None:
-    """Such a thread, late at the end of the interpreter, aborts the process."""
-    write_deltalake(tmp_path / "a b%=é", pa.table({"day": ["x:y/z"], "n": [1]}), partition_by="day")
-    found = local_dataset(tmp_path / "a b%=é")
-    assert not isinstance(found.filesystem, PyFileSystem)
-    assert found.to_table().to_pylist() == [{"day": "x:y/z", "n": 1}]
+    assert queue_suspects(tmp_path / "q", "t", 61, 90) == ()
+    for path in (tmp_path / "q").glob("*.parquet"):
+        path.write_bytes(b"no parquet")
+    assert queue_suspects(tmp_path / "q", "t", 50, 60) is None
 
 
 @pytest.mark.parametrize(("counted", "said"), [("1", "other rows"), ("2", "damaged file")])
