@@ -161,7 +161,8 @@ class _Vector(msgspec.Struct, rename="camel"):
     storage_type: str
     path_or_inline_dv: str
     size_in_bytes: int = 0
-    offset: int = 0
+    #: Where it begins in its file; Parquet says nothing of one that has no file.
+    offset: int | None = None
 
 
 class _File(msgspec.Struct, rename="camel"):
@@ -420,8 +421,9 @@ def _vector_file(vector: _Vector) -> NeededFile:
         path = vector_path(coded)
     except CorruptLogError as error:
         raise _wrong("add.deletionVector.pathOrInlineDv", coded, "names no file") from error
-    size = vector.offset + vector.size_in_bytes + _AROUND_A_VECTOR
-    if min(vector.offset, vector.size_in_bytes) < 0:
+    offset = vector.offset or 0
+    size = offset + vector.size_in_bytes + _AROUND_A_VECTOR
+    if min(offset, vector.size_in_bytes) < 0:
         size = -1
     path = _relative("add.deletionVector.pathOrInlineDv", path)
     return NeededFile(path=path, size=size, is_exact=False)

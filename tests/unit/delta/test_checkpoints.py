@@ -18,10 +18,14 @@ from sparktxlog.errors import CorruptLogError, StorageError
 
 PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
 VECTOR = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1}
+INLINE = {
+    "storageType": "i",
+    "pathOrInlineDv": "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L",
+}
 ADDS = [
     {"path": "p=%C3%BC/a", "size": 1, "stats": "{}"},
     {"path": "b", "size": 2, "deletionVector": {**VECTOR, "sizeInBytes": 36}},
-    {"path": "c", "size": 3},
+    {"path": "c", "size": 3, "deletionVector": {**INLINE, "sizeInBytes": 36}},
 ]
 REMOVE = {"path": "gone", "deletionTimestamp": 7}
 FILES = {
