@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path
-from sparktxlog.storage.durability import link_or_copy, sync_file
-from sparktxlog.storage.foreign_files import Linked
+from sparktxlog.errors import CorruptLogError
+from sparktxlog.storage.durability import link_or_copy, storage_error, sync_file
+from sparktxlog.storage.foreign_files import Linked, foreign_file
 
 #: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
 _PLAIN, _ENCRYPTED = b"PAR1", b"PARE"
@@ -89,6 +90,24 @@ def commit_by_hand(
         raise FileExistsError(errno.EEXIST, "somebody else committed this version", str(path))
     if place is Linked.EQUAL:
         sync_file(path)
+
+
+def commit_bytes(table: Path, version: int) -> bytes:
+    """Return the commit file of a version.
+
+    Raises:
+        CorruptLogError: There is none.
+        StorageError: The disk fails, or it is no plain file.
+    """
+    path = commit_path(table, version)
+    try:
+        return foreign_file(table, path).read()
+    except FileNotFoundError:
+        raise CorruptLogError(
+            f"{table} has no version {version}: {path.name} is missing", path=str(path)
+        ) from None
+    except OSError as error:
+        raise storage_error(error, path) from error
 
 
 def read_actions(path: Path) -> list[dict[str, Any]] | None:

@@ -15,10 +15,10 @@ import msgspec
 
 from sparktxlog.delta.checkpoints import Checkpoint, newest_checkpoint
 from sparktxlog.delta.commit_contents import TableMetadata, TableProtocol
-from sparktxlog.delta.log_files import commit_path, has_log, newest_commit
+from sparktxlog.delta.commit_files import commit_bytes
+from sparktxlog.delta.log_files import has_log, newest_commit
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
 from sparktxlog.storage.durability import storing
-from sparktxlog.storage.foreign_files import foreign_file
 
 #: The newest version of readers' protocols that is known, and its features.
 _READER_VERSION = 3
@@ -84,17 +84,7 @@ class LogSegment:
         """
         first = 0 if self.checkpoint is None else self.checkpoint.version + 1
         for number in range(first, self.version + 1):
-            path = commit_path(self.table, number)
-            try:
-                with storing(path):
-                    yield foreign_file(self.table, path).read()
-            except StorageError as error:
-                if isinstance(error.__cause__, FileNotFoundError):
-                    raise CorruptLogError(
-                        f"{self.table} has no version {number}: {path.name} is missing",
-                        path=str(path),
-                    ) from error
-                raise
+            yield commit_bytes(self.table, number)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -16,21 +16,19 @@ from typing import Any
 import structlog
 
 from sparktxlog.delta.classic_checkpoints import write_classic
-from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
-from sparktxlog.delta.commit_files import create_version
+from sparktxlog.delta.commit_contents import LiveFiles
+from sparktxlog.delta.commit_files import commit_bytes, create_version
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
-    link_present,
-    published,
+    link_files,
     twin_version,
 )
 from sparktxlog.storage.durability import (
     read_whole,
     storing,
     sync_directory,
-    sync_parents,
     write_durably,
 )
 from sparktxlog.storage.foreign_files import Linked
@@ -129,21 +127,8 @@ class ReaderTable:
         self._version = number
 
     def _add(self, target: Path, version: int) -> None:
-        live, missing, linked = LiveFiles(), set[str](), list[Path]()
         numbers = range(self._version + 1, version + 1)
-        for number in numbers:
-            content = read_commit_file(published(self._table, number))
-            live.follow(content)
-            for file in content.files:
-                if not link_present(self._table / file.path, target / file.path):
-                    missing.add(file.path)
-                linked.append(target / file.path)
-        for path in missing & live.needed.keys():
-            raise CorruptLogError(
-                f"{self._table / path} is missing, and version {version} needs it",
-                path=str(self._table / path),
-            )
-        sync_parents(linked, target)
+        link_files(self._table, numbers, target, LiveFiles())
         for number in numbers:
             # What a power loss tears is found at the next start.
             place = target / commit_file_name(number)
@@ -169,7 +154,7 @@ class ReaderTable:
 
     def _plain(self, number: int) -> bytes:
         """Return a version for the plain log, and take note of its protocol."""
-        raw = published(self._table, number)
+        raw = commit_bytes(self._table, number)
         lines = raw.splitlines()
         protocol = self._protocol
         found = []

@@ -18,10 +18,10 @@ from sparktxlog.codec.delta_catalog.table_states import REQUIRED_PROPERTIES, TAB
 from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin
 from sparktxlog.delta.classic_checkpoints import replace_by_classic
 from sparktxlog.delta.commit_contents import read_commit_file
+from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
-    published,
     twin_version,
     with_actions,
 )
@@ -63,7 +63,7 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
     newest = twin_version(table)
     checkpoint = newest_of_twin(table, newest)
     first = 0 if checkpoint is None else checkpoint.version
-    raws = {number: published(table, number) for number in range(first, newest + 1)}
+    raws = {number: commit_bytes(table, number) for number in range(first, newest + 1)}
     dropped = set(_FORCED)
     if _has_vectors(raws, checkpoint):
         dropped.remove(_VECTORS)

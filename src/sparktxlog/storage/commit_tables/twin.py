@@ -16,7 +16,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +31,7 @@ from sparktxlog.delta.commit_contents import (
     NeededFile,
     read_commit_file,
 )
-from sparktxlog.delta.commit_files import create_version
+from sparktxlog.delta.commit_files import commit_bytes, create_version
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.model.tables.commit_table import (
@@ -50,7 +50,7 @@ from sparktxlog.storage.durability import (
     sync_parents,
     write_durably,
 )
-from sparktxlog.storage.foreign_files import Linked, foreign_file
+from sparktxlog.storage.foreign_files import Linked
 
 #: The feature that a twin lacks, among those of readers and of writers.
 CATALOG_MANAGED = "catalogManaged"
@@ -120,45 +120,57 @@ def _extend(
     Args:
         changed: Returns the lines that define the table, as the twin has them.
     """
-    log = twin / COMMIT_LOG
-    live, rewritten, missing, linked = LiveFiles(), dict[int, bytes](), dict[str, int](), []
+    live = LiveFiles()
     with storing(twin):
-        log.mkdir(exist_ok=True)
+        (twin / COMMIT_LOG).mkdir(exist_ok=True)
         first = _check_untouched(table, twin) + 1
-        added: dict[int, list[NeededFile]] = {}
         if base is not None:
             live.begin(base.adds())
-            first = base.version  # Delta asks its commit file for the timestamp
-            added[first] = list(live.needed.values())
-        for number in range(first, version + 1):
-            raw = published(table, number)
-            content = read_commit_file(raw)
-            if content.protocol or (content.metadata and changed is _guarded):
-                rewritten[number] = changed(raw)
-            if base is None or number > base.version:
-                live.follow(content)
-                added[number] = list(content.files)
-            for file in added[number]:
-                if not link_present(table / file.path, twin / file.path):
-                    missing[file.path] = number
-                linked.append(twin / file.path)
-        # What no reader of the newest version needs may be vacuumed.
-        for path in missing.keys() & live.needed.keys():
-            raise CorruptLogError(
-                f"{table / path} is missing, and version {version} needs it: version "
-                f"{missing[path]} has it",
-                hint="Copy it from another site: names are equal at all sites.",
-                path=str(table / path),
-            )
-        # Each version comes after its files, so what a crash leaves is a twin at an older version.
-        sync_parents(linked, twin)
+            first = base.version + 1
+        link_files(table, range(first, version + 1), twin, live)
         if base is not None:
             take_checkpoint(base, twin, changed)
+            first = base.version  # Delta asks its commit file for the timestamp
+        # Each version comes after its files, so what a crash leaves is a twin at an older version.
         for number in range(first, version + 1):
-            name = commit_file_name(number)
-            if create_version(twin / name, rewritten.get(number, table / name)) is Linked.OTHER:
+            name, raw = commit_file_name(number), commit_bytes(table, number)
+            own = changed(raw)
+            if create_version(twin / name, table / name if own == raw else own) is Linked.OTHER:
                 raise _touched(number, table, twin)
-        sync_directory(log)
+        sync_directory(twin / COMMIT_LOG)
+
+
+def link_files(table: Path, versions: range, target: Path, live: LiveFiles) -> None:
+    """Give the files of versions second names in another directory, durably.
+
+    Args:
+        live: The files of the version before, which get names there too; brought to the last one.
+
+    Raises:
+        CorruptLogError: The directory lacks a version, or a file that the last one needs.
+        OSError: The disk fails.
+    """
+    missing, linked = set[str](), list[Path]()
+
+    def link(files: Iterable[NeededFile]) -> None:
+        for file in files:
+            if not _link_present(table / file.path, target / file.path):
+                missing.add(file.path)
+            linked.append(target / file.path)
+
+    link(live.needed.values())
+    for number in versions:
+        content = read_commit_file(commit_bytes(table, number))
+        live.follow(content)
+        link(content.files)
+    # What no reader of the last version needs may be vacuumed.
+    for path in missing & live.needed.keys():
+        raise CorruptLogError(
+            f"{table / path} is missing, and version {versions.stop - 1} needs it",
+            hint="Copy it from another site: names are equal at all sites.",
+            path=str(table / path),
+        )
+    sync_parents(linked, target)
 
 
 def twin_version(twin: Path) -> int:
@@ -191,7 +203,7 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
     """
     with storing(twin):
         several = range(version, (version if last is None else last) + 1)
-        raws = [published(twin, one) for one in several]
+        raws = [commit_bytes(twin, one) for one in several]
         for one in raws:
             _check_not_replaced(one)
         raw = _unguarded(merged_commits(raws, version))
@@ -240,7 +252,7 @@ def add_unchanged_version(twin: Path) -> None:
     """
     newest = twin_version(twin)
     with storing(twin):
-        before = read_commit_file(published(twin, newest)).timestamp
+        before = read_commit_file(commit_bytes(twin, newest)).timestamp
         now_ms = max(time.time_ns() // 1_000_000, before + 1)
         info = {
             "inCommitTimestamp": now_ms,
@@ -269,22 +281,7 @@ def withdraw_twin_commit(table: Path, commit: TwinCommit) -> None:
             path.unlink(missing_ok=True)
 
 
-def published(directory: Path, version: int) -> bytes:
-    """Return the commit file of a version.
-
-    Raises:
-        CorruptLogError: There is none.
-    """
-    path = directory / commit_file_name(version)
-    try:
-        return foreign_file(directory, path).read()
-    except FileNotFoundError:
-        raise CorruptLogError(
-            f"{directory} has no version {version}: {path.name} is missing", path=str(path)
-        ) from None
-
-
-def link_present(source: Path, target: Path) -> bool:
+def _link_present(source: Path, target: Path) -> bool:
     """Give a file a second name, which may be there already; return whether there is a file."""
     try:
         os.link(source, target)  # one call for each of many files
@@ -381,7 +378,8 @@ def with_actions(raw: bytes, changes: Mapping[str, Callable[[_Fields], _Fields]]
     """
     lines = []
     for line in raw.splitlines():
-        action = json.loads(line)
+        # Most lines are of files, and long.
+        action = json.loads(line) if any(kind.encode() in line for kind in changes) else {}
         if kinds := [kind for kind in changes if action.get(kind)]:
             action |= {kind: changes[kind](action[kind]) for kind in kinds}
             line = _dumped(action).encode()
