@@ -10,7 +10,7 @@ from tests.service.local_nodes import until
 from tests.service.test_catalog_api import Caller, catalog
 from tests.support.delta_writer import StagedTable, path_of
 
-from sparktxlog.storage.commit_tables.twin import twin_version
+from sparktxlog.delta.log_files import newest_commit
 
 
 async def commit(caller: Caller, table: StagedTable, version: int) -> None:
@@ -31,17 +31,17 @@ def test_a_plain_table_follows_each_version_and_goes_with_its_table(tmp_path: Pa
     async def main() -> None:
         async with catalog(tmp_path, plain_table_dir=str(root)) as caller:
             table = await caller.create()
-            await until(lambda: twin_version(path) == 0)
+            await until(lambda: newest_commit(path) == 0)
             for version in (1, 2):
                 await commit(caller, table, version)
-            await until(lambda: twin_version(path) == 2)
+            await until(lambda: newest_commit(path) == 2)
         # What a start finds is checked; what is missing is added.
         shutil.rmtree(path)
         async with catalog(tmp_path, plain_table_dir=str(root)) as caller:
-            await until(lambda: twin_version(path) == 2)
+            await until(lambda: newest_commit(path) == 2)
             renamed = {"new-name": "u"}
             assert (await caller.ask("POST", f"{path_of('t')}/rename", renamed))[0] == 204
-            await until(lambda: twin_version(path.with_name("u")) == 2 and not path.exists())
+            await until(lambda: newest_commit(path.with_name("u")) == 2 and not path.exists())
             assert (await caller.ask("DELETE", path_of("u")))[0] == 204
             await until(lambda: not path.with_name("u").exists())
 
@@ -62,7 +62,7 @@ def test_a_plain_table_that_cannot_be_written_stops_no_commit(tmp_path: Path) ->
             assert "no plain table of this node" in said[0]
             path.rmdir()
             await commit(caller, table, 2)
-            await until(lambda: twin_version(path) == 2)
+            await until(lambda: newest_commit(path) == 2)
             assert await warnings(caller) == []
 
     asyncio.run(main())

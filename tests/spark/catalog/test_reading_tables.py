@@ -26,7 +26,7 @@ from tests.support.other_readers import SOUGHT, Found, found_by, packages, read_
 
 import sparktxlog
 from sparktxlog.api.connect import TxLog
-from sparktxlog.storage.commit_tables.twin import twin_version
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.worker.apply.steps import TableSteps
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -280,7 +280,7 @@ def test_the_page_says_what_each_reader_reads_of_commit_tables(
         if holed:
             tx.sql(f"DELETE FROM {table} WHERE id < 3")
         last = 2 if holed else 1
-        wait_until(lambda p=path, n=last: twin_version(p) == n, what="the plain table")
+        wait_until(lambda p=path, n=last: newest_commit(p) == n, what="the plain table")
         way = {"SQL: `tx.default.orders`": _by_spark(lambda t=table: tx.table(t))}
         if name == "whole":
             uri = tx.sql(f"DESCRIBE DETAIL {table}").first()["location"]  # type: ignore[index]

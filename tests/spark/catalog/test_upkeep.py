@@ -24,6 +24,7 @@ from tests.support.node_processes import wait_until
 from sparktxlog.api.jobs import upkeep
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.delta.checkpoints import newest_of_twin
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 from sparktxlog.model.restore_point import RestorePoint
@@ -31,7 +32,6 @@ from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
     stage_twin_commit,
-    twin_version,
 )
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.commit_tables import table_upkeep
@@ -66,11 +66,11 @@ def test_a_reader_without_a_catalog_sees_the_same_rows(tx: SparkSession, node: R
     tx.sql("CREATE TABLE tx.default.p (id BIGINT, v STRING) USING delta")
     tx.sql("INSERT INTO tx.default.p VALUES (1, 'a'), (2, 'b')")
     path = node.directory / "plain" / "default" / "p"
-    wait_until(lambda: twin_version(path) == 1, what="version 1 of the plain table")
+    wait_until(lambda: newest_commit(path) == 1, what="version 1 of the plain table")
     before = DeltaTable(str(path)).to_pandas()
     assert sorted(before.itertuples(index=False, name=None)) == [(1, "a"), (2, "b")]
     tx.sql("DELETE FROM tx.default.p WHERE id = 2")  # by a deletion vector
-    wait_until(lambda: twin_version(path) == 2, what="version 2 of the plain table")
+    wait_until(lambda: newest_commit(path) == 2, what="version 2 of the plain table")
     found = QueryBuilder().register("p", DeltaTable(str(path))).execute("SELECT id, v FROM p")
     assert pa.table(found.read_all()).to_pylist() == [{"id": 1, "v": "a"}]
     assert rows(tx, f"SELECT * FROM delta.`{path}`") == [(1, "a")]
@@ -190,7 +190,7 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     assert "catalogManaged" in made.path.read_text()
 
     plain = node.directory / "plain" / "default" / "v"
-    wait_until(lambda: twin_version(plain) == 4, what="version 4 of the plain table")
+    wait_until(lambda: newest_commit(plain) == 4, what="version 4 of the plain table")
     killed = table.parent / TRANSACTION_TWINS / "of a job that was killed"
     killed.mkdir(parents=True)
     # A month later: old files go, and a log that begins with the checkpoint says all.

@@ -18,12 +18,12 @@ import structlog
 from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_contents import LiveFiles
 from sparktxlog.delta.commit_files import commit_bytes, create_version
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
     link_files,
-    twin_version,
 )
 from sparktxlog.storage.durability import (
     read_whole,
@@ -105,7 +105,7 @@ class ReaderTable:
             raise _TouchedError  # of a table that had the name before
         if not self._is_open:
             self._version, self._protocol = -1, {}
-            for number in range(twin_version(self._target) + 1):
+            for number in range(newest_commit(self._target) + 1):
                 self._check(number)
             self._is_open = True
         elif not self._has(self._version) or self._has(self._version + 1):

@@ -19,10 +19,10 @@ from sparktxlog.delta.checkpoints import Checkpoint, newest_of_twin
 from sparktxlog.delta.classic_checkpoints import replace_by_classic
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.delta.commit_files import commit_bytes
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
     FEATURES,
-    twin_version,
     with_actions,
 )
 from sparktxlog.storage.durability import (
@@ -60,7 +60,7 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
         CorruptLogError: The log lacks a version.
         DiskFullError, StorageError: Some versions may have all features still.
     """
-    newest = twin_version(table)
+    newest = newest_commit(table)
     checkpoint = newest_of_twin(table, newest)
     first = 0 if checkpoint is None else checkpoint.version
     raws = {number: commit_bytes(table, number) for number in range(first, newest + 1)}

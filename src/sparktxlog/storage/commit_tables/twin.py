@@ -173,11 +173,6 @@ def link_files(table: Path, versions: range, target: Path, live: LiveFiles) -> N
     sync_parents(linked, target)
 
 
-def twin_version(twin: Path) -> int:
-    """Return the newest version of a twin, -1 = it has none."""
-    return newest_commit(twin)
-
-
 def own_version(table: Path, twin: Path) -> int | None:
     """Return the first version that was made on a twin, None = all are the table's."""
     own = (version for version in commits_in(twin) if not _is_same(table, twin, version))
@@ -250,7 +245,7 @@ def add_unchanged_version(twin: Path) -> None:
         CorruptLogError: The newest version cannot be found.
         DiskFullError, StorageError: It is not there.
     """
-    newest = twin_version(twin)
+    newest = newest_commit(twin)
     with storing(twin):
         before = read_commit_file(commit_bytes(twin, newest)).timestamp
         now_ms = max(time.time_ns() // 1_000_000, before + 1)
@@ -301,10 +296,10 @@ def _link_present(source: Path, target: Path) -> bool:
 
 def _check_untouched(table: Path, twin: Path) -> int:
     """Return the newest version of a twin; all its versions must be those of its table."""
-    for version in commits_in(twin):
-        if not _is_same(table, twin, version):
-            raise _touched(version, table, twin)
-    return twin_version(twin)
+    own = own_version(table, twin)
+    if own is not None:
+        raise _touched(own, table, twin)
+    return newest_commit(twin)
 
 
 def _is_same(table: Path, twin: Path, version: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import InvalidRequestError, RowTableError
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.ids import local_path
@@ -20,7 +21,6 @@ from sparktxlog.storage.commit_tables.released_log import drop_unused_features
 from sparktxlog.storage.commit_tables.twin import (
     extend_plain_twin,
     make_plain_twin,
-    twin_version,
 )
 from sparktxlog.storage.durability import storing, sync_directory
 
@@ -96,7 +96,7 @@ def release(
     if drop:
         link.drop(name)
         # What others committed until the drop is placed by now, and comes along.
-        version = twin_version(table)
+        version = newest_commit(table)
         extend_plain_twin(table, version, target)
         if not keep_features:
             features = drop_unused_features(target)

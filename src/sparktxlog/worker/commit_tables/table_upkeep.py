@@ -31,6 +31,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.checkpoints import forget_taken, newest_of_twin, take_checkpoint
 from sparktxlog.delta.live_files import live_files
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
     CorruptLogError,
     InvalidRequestError,
@@ -57,7 +58,6 @@ from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
     own_version,
     stage_twin_commit,
-    twin_version,
     with_feature,
     withdraw_twin_commit,
 )
@@ -344,10 +344,10 @@ def _following(table: Path, twin: Path) -> Iterator[None]:
     over = threading.Event()
 
     def follow() -> None:
-        newest = twin_version(twin)
+        newest = newest_commit(twin)
         while not over.wait(_FOLLOW_S):
             try:
-                if (now := twin_version(table)) > newest:
+                if (now := newest_commit(table)) > newest:
                     extend_plain_twin(table, now, twin)
                     newest = now
             except (StorageError, OSError):

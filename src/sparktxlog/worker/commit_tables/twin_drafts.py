@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from sparktxlog.codec.submits.transactions import StagedCommitRequest
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
     InvalidRequestError,
     RowTableError,
@@ -34,7 +35,6 @@ from sparktxlog.storage.commit_tables.twin import (
     add_unchanged_version,
     make_plain_twin,
     stage_twin_commit,
-    twin_version,
     withdraw_twin_commit,
 )
 from sparktxlog.worker.apply.deltalog import forget_log
@@ -119,7 +119,7 @@ class TwinDrafts:
 
     def written(self) -> list[str]:
         """Return the tables that statements changed, in lower case."""
-        return [n for n, one in self._drafts.items() if twin_version(one.twin) > one.version]
+        return [n for n, one in self._drafts.items() if newest_commit(one.twin) > one.version]
 
     def claim_reads(self) -> None:
         """Give each table that was only read a version without changes.
@@ -139,7 +139,7 @@ class TwinDrafts:
         """
         found = []
         for draft in self._drafts.values():
-            last = twin_version(draft.twin)
+            last = newest_commit(draft.twin)
             if last == draft.version:
                 continue  # nothing was changed
             staged = stage_twin_commit(draft.table, draft.twin, draft.version + 1, last)

@@ -16,6 +16,7 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 
 from sparktxlog.delta.checkpoints import forget_taken, newest_of_twin, take_checkpoint
 from sparktxlog.delta.commit_contents import read_commit_file
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.model.tables.commit_table import REPLACES_NOTHING, commit_file_name
 from sparktxlog.storage.commit_tables.twin import (
@@ -24,7 +25,6 @@ from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
     own_version,
     stage_twin_commit,
-    twin_version,
     with_feature,
 )
 
@@ -65,7 +65,7 @@ def test_a_twin_is_the_table_without_the_feature(table: StagedTable, tmp_path: P
     added, twin = table.add(b"more"), tmp_path / "twin"
     publish(table, 1, added)
     make_plain_twin(table.directory, 1, twin)
-    assert twin_version(twin) == 1
+    assert newest_commit(twin) == 1
     content = read_commit_file((twin / "_delta_log" / f"{0:020}.json").read_bytes())
     of_table = read_commit_file(table.published(0).read_bytes())
     assert content.protocol is not None
@@ -92,14 +92,14 @@ def test_a_twin_follows_its_table(table: StagedTable, tmp_path: Path) -> None:
     publish(table, 2, second, removal(first))
     (table.directory / first["add"]["path"]).unlink()  # VACUUM may do that
     extend_plain_twin(table.directory, 2, twin)
-    assert twin_version(twin) == 2
+    assert newest_commit(twin) == 2
     assert not (twin / first["add"]["path"]).exists()
     publish(table, 3, table.add())
     added = read_commit_file(table.published(3).read_bytes()).files[0].path
     (table.directory / added).unlink()
     with pytest.raises(CorruptLogError, match="version 3 needs it"):
         extend_plain_twin(table.directory, 3, twin)
-    assert twin_version(twin) == 2
+    assert newest_commit(twin) == 2
 
 
 def test_a_long_log_begins_with_its_checkpoint(table: StagedTable, tmp_path: Path) -> None:
