@@ -76,13 +76,19 @@ class LogState:
         found = self._statistics(path)
         return found.min_values.get(column), found.max_values.get(column)
 
-    def files_between(self, column: str, after: int, upto: int) -> list[str]:
-        """Return the live files that may have `after < column <= upto`, sorted by path."""
+    def files_between(self, column: str, after: Any, upto: Any = None) -> list[str]:
+        """Return the live files that may have `after < column <= upto`, sorted by path.
+
+        Args:
+            after: As the statistics have it: a time as text, to the millisecond.
+            upto: None = no end.
+        """
         found = {path: self.bounds(path, column) for path in self.adds}
         return sorted(
             path
             for path, (least, greatest) in found.items()
-            if (greatest is None or greatest > after) and (least is None or least <= upto)
+            if (greatest is None or greatest > after)
+            and (least is None or upto is None or least <= upto)
         )
 
     def _statistics(self, path: str) -> _Statistics:

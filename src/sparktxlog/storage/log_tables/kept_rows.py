@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
-from functools import cache
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, StorageError
 
 
@@ -51,20 +48,24 @@ def read_rows(
 def _read(
     directory: Path, schema: pa.Schema, order: str, after: int | None, limit: int
 ) -> pa.Table:
-    paths = sorted(directory / path for path in live_files(directory).sizes)
+    state = LogState.read(directory)
     found: list[pa.Table] = []
     missing = limit
     if after is None:
+        paths = sorted(state.adds)
         while paths and missing > 0:
-            rows = _rows_of(paths.pop(), schema)
+            rows = _rows_of(directory / paths.pop(), schema)
             found.insert(0, rows.slice(max(0, rows.num_rows - missing)))
             missing -= rows.num_rows
     else:
         least = pa.scalar(after, schema.field(order).type)
-        for path in paths[bisect_right(paths, least.as_py(), key=_greatest_of(order)) :]:
+        bound = least.as_py()
+        if isinstance(bound, datetime):
+            bound = bound.isoformat(timespec="milliseconds")
+        for path in state.files_between(order, bound):
             if missing <= 0:
                 break
-            rows = _rows_of(path, schema)
+            rows = _rows_of(directory / path, schema)
             rows = rows.filter(pc.greater(rows[order], least)).slice(0, missing)
             found.append(rows)
             missing -= rows.num_rows
@@ -82,15 +83,3 @@ def _rows_of(path: Path, schema: pa.Schema) -> pa.Table:
         ],
         schema=schema,
     )
-
-
-def _greatest_of(order: str) -> Callable[[Path], Any]:
-    """Return what reads the greatest value of a column from the end of a file."""
-
-    @cache
-    def greatest(path: Path) -> Any:
-        with pq.ParquetFile(path) as source:
-            group = source.read_row_group(source.num_row_groups - 1, columns=[order])
-        return group.column(order)[-1].as_py()
-
-    return greatest

@@ -45,6 +45,14 @@ def test_rows_after_a_value_and_the_last_ones(tmp_path: Path) -> None:
         assert numbers(directory, after=after, limit=2) == list(range(after + 1, 10))[:2]
     moment = int((BEGIN + timedelta(seconds=7)).timestamp() * 1e6)
     assert numbers(directory, order="at", after=moment) == [8, 9]
+    # Statistics have times to the millisecond.
+    assert numbers(directory, order="at", after=moment - 1) == [7, 8, 9]
+    assert numbers(directory, order="at", after=moment + 1) == [8, 9]
+    late = pa.Table.from_pylist([{"n": 9, "at": BEGIN + timedelta(microseconds=7)}], schema=SCHEMA)
+    LogTable(tmp_path / "late", SCHEMA).append(late)
+    begin = int(BEGIN.timestamp() * 1e6)
+    found = [numbers(tmp_path / "late", order="at", after=begin + n) for n in (0, 6, 7, 1000)]
+    assert found == [[9], [9], [], []]
     table.maintain()  # merged into one file
     assert numbers(directory, limit=4) == [6, 7, 8, 9] and numbers(directory, after=8) == [9]
     table.expire("n", 9)
