@@ -31,7 +31,6 @@ from sparktxlog.delta.log_segments import read_version
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
 from sparktxlog.storage.durability import (
-    rewrite_file,
     storing,
     sync_directory,
     sync_file,
@@ -86,7 +85,8 @@ class LogTable:
         repair(directory, safe_version)
         if not commits_in(directory):
             self._create()
-        self._sync_found(safe_version)
+        with storing(directory):
+            self._sync_names()
         self._state = LogState.read(directory)
         self._commits = self.version % self.maintain_every
 
@@ -130,17 +130,6 @@ class LogTable:
             )
             sync_directory(self.directory.parent)
 
-    def _sync_found(self, safe_version: int) -> None:
-        """Fsync commits of a former process or attempt, which may not have done so.
-
-        If that fsync failed, the system treats unwritten pages as written.
-        """
-        with storing(self.directory):
-            for version in commits_in(self.directory):
-                if version > safe_version:
-                    rewrite_file(commit_path(self.directory, version))
-            self._sync_names()
-
     @property
     def version(self) -> int:
         """Delta version of the table."""
@@ -179,7 +168,6 @@ class LogTable:
             return
         with storing(self.directory):
             self._state = LogState.read(self.directory)
-            rewrite_file(commit_path(self.directory, self.version))
             self._sync_names()
         self._stale = False
 

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from tests.support.storage_samples import run_of, stored_of
 
+from sparktxlog.delta import commit_files
 from sparktxlog.errors import (
     CorruptLogError,
     DiskFullError,
@@ -313,18 +314,24 @@ def test_replaced_files_stay_for_their_readers(
     assert "merged" in merged.name and positions(tmp_path) == [1, 2, 3]
 
 
-def test_a_commit_found_after_a_kill_is_written_again_before_it_counts(
+def test_a_commit_found_after_a_kill_has_a_durable_name_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its fsync may have failed, and says nothing the second time."""
+    """Its bytes were durable before it had that name."""
     queue = QueueTable(tmp_path, "l")
     queue.append(rows_of(1, 2))
-    queue.append(rows_of(3, 4))
-    written: list[str] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(delta_table, "rewrite_file", lambda path: written.append(Path(path).name))
-        assert QueueTable(tmp_path, "l", published_version=1).position == 4
-    assert written == [commit_path(tmp_path, 2).name]
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "the disk failed")
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(commit_files, "sync_file", fail)
+        queue.append(rows_of(3, 4))
+    assert not commit_path(tmp_path, 2).exists()
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(delta_table, "sync_directory", fail)
+        QueueTable(tmp_path, "l", published_version=0)
+    assert queue.append(rows_of(3, 4)) == 2 and positions(tmp_path) == [1, 2, 3, 4]
 
 
 def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
