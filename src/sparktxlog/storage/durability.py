@@ -130,6 +130,32 @@ def parents_up_to(paths: Iterable[str | Path], root: str | Path) -> list[Path]:
     return sorted(directories, reverse=True)
 
 
+def link_new(source: Path, target: Path) -> bool:
+    """Give a file a second name, unless that is taken; its directory is made if missing.
+
+    **After calling** sync the directory of `target`; the bytes of a copy are synced.
+
+    Returns:
+        Whether it is new there.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: It can neither be linked nor copied.
+    """
+    try:
+        os.link(source, target)  # one call for each of many files
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        if not source.exists():
+            raise
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return link_new(source, target)
+    except OSError:
+        link_or_copy(source, target)
+    return True
+
+
 def link_or_copy(source: Path, target: Path) -> None:
     """Give a file a second name; whatever had that name is replaced in one step.
 

@@ -13,7 +13,6 @@ keep what they read from a path, so the next attempt needs a twin at another pat
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -42,7 +41,7 @@ from sparktxlog.model.tables.commit_table import (
 )
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import (
-    link_or_copy,
+    link_new,
     read_whole,
     storing,
     sync_directory,
@@ -154,9 +153,11 @@ def link_files(table: Path, versions: range, target: Path, live: LiveFiles) -> N
 
     def link(files: Iterable[NeededFile]) -> None:
         for file in files:
-            if not _link_present(table / file.path, target / file.path):
+            try:
+                link_new(table / file.path, target / file.path)
+                linked.append(target / file.path)
+            except FileNotFoundError:
                 missing.add(file.path)
-            linked.append(target / file.path)
 
     link(live.needed.values())
     for number in versions:
@@ -274,24 +275,6 @@ def withdraw_twin_commit(table: Path, commit: TwinCommit) -> None:
     for path in (staged, *own):
         with storing(path):
             path.unlink(missing_ok=True)
-
-
-def _link_present(source: Path, target: Path) -> bool:
-    """Give a file a second name, which may be there already; return whether there is a file."""
-    try:
-        os.link(source, target)  # one call for each of many files
-        return True
-    except FileExistsError:
-        return True
-    except FileNotFoundError:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        pass  # another file system
-    try:
-        link_or_copy(source, target)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _check_untouched(table: Path, twin: Path) -> int:

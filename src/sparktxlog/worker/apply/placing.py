@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import link_or_copy
+from sparktxlog.storage.durability import link_new
 from sparktxlog.worker.apply.tables import OwnCommit
 
 #: Files whose digests are computed at the same time.
@@ -98,7 +97,15 @@ class Placer:
         path = placed_path(file)
         source, target = self.payload_root / file.path, table / path
         while True:
-            fresh = _link_or_copy(source, target)
+            try:
+                fresh = link_new(source, target)
+            except FileNotFoundError as error:
+                raise ApplyError(
+                    f"payload file {source} is missing",
+                    hint="Node and worker must share the payload store, "
+                    "and it must hold what was not applied yet.",
+                    path=str(source),
+                ) from error
             try:
                 check_payload(file, target)
                 break
@@ -162,28 +169,3 @@ def check_payload(file: StagedFile, path: Path) -> None:
         "fetches the file again if another site has it whole.",
         path=file.path,
     )
-
-
-def _link_or_copy(source: Path, target: Path) -> bool:
-    """Bring a file into its table's directory; return whether it is new there."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source, target)
-        return True
-    except FileExistsError:
-        # Left by an attempt that crashed before its commit: names are never reused.
-        return False
-    except FileNotFoundError as error:
-        if source.exists():
-            # A VACUUM removed the directory while it was empty.
-            return _link_or_copy(source, target)
-        raise ApplyError(
-            f"payload file {source} is missing",
-            hint="Node and worker must share the payload store, "
-            "and it must hold what was not applied yet.",
-            path=str(source),
-        ) from error
-    except OSError:
-        # Another file system, or one without hard links, or too many links.
-        link_or_copy(source, target)
-        return True
