@@ -379,6 +379,8 @@ def repair(directory: Path, safe_version: int) -> list[int]:
                     path.unlink()
             undone.extend(torn)
         drop_torn(directory)
+        for path in log.glob(".*.tmp"):  # of a commit that was killed
+            path.unlink()
         sync_directory(log)
     return sorted(undone)
 
