@@ -20,8 +20,8 @@ starts.
 In every state the invariants I1-I7 and I11 of [rules.md](../rules.md) are checked, and that no core
 halts or raises an alarm. After every step of a node its queue is judged from its start by the
 reference that the simulation uses: which transactions take effect (P25b, P27), what becomes of
-prepared ones (P35), and which versions commit tables have (P36). That is what its clients must be
-told (I7), and what its disk and its memory must have. Some states are *healed*: every 2,000th one,
+prepared ones (P35), and which versions commit tables have (P36). That is what its clients must
+get (I7), and what its disk and its memory must have. Some states are *healed*: every 2,000th one,
 and every 50th of those after which nothing more can happen. From there the cluster runs without
 faults, with the core's own timeouts, until all masters are members again with one queue (I8).
 
