@@ -34,8 +34,8 @@ _CONFIGURATION = f"""# Configuration of a node
 A node reads one TOML or `.properties` file (`sparktxlog serve --config FILE`). A value given on
 the command line (`--set KEY=VALUE`) overrides the environment variable, which overrides the file,
 which overrides the default. Relative paths are relative to the directory the node is started in.
-`sparktxlog init` writes an example, `sparktxlog config check FILE` names file, key, value and the
-nearest valid key of anything wrong, `sparktxlog config show --config FILE` shows what is in force.
+`sparktxlog init` writes an example. `sparktxlog config check FILE` names file, key, value and the
+nearest valid key of each mistake. `sparktxlog config show --config FILE` shows what is in force.
 
 *Shared* settings must be equal on all members of a cluster; peers compare them when they greet
 each other and refuse a link where they differ.
@@ -83,8 +83,8 @@ the node starts.
 
 A worker proves to which node it belongs. If clients need a token, the node writes `worker.token`,
 which only its user can read. A worker on the same machine, with the same user, finds it by
-itself. So no client can report for a replica, and no worker for the replica of another node; and
-nobody can submit with a worker's token.
+itself. So no client can report for a replica, and no worker for the replica of another node. A
+worker's token cannot submit.
 
 A node with a token file (`client-token-file`; `sparktxlog init` writes one) writes the file's
 path to `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts. Clients of the
@@ -98,7 +98,7 @@ the names in `master-url`.
 Without an `admin-token` the client token is enough for everything. With one, a request of an
 operator that shows only the client token gets `403 forbidden`
 ([why](decisions/0025-admin-token.md)). Without a `client-token`, which is allowed on loopback
-only, everybody is a client. `/livez`, `/readyz`, `/openapi.json` and `/docs` need no token.
+only, every caller is a client. `/livez`, `/readyz`, `/openapi.json` and `/docs` need no token.
 [routes](routes.md) says which role each route wants.
 
 ## Clients that write some tables only
@@ -112,23 +112,23 @@ token-file = "/etc/sparktxlog/secrets/reports.token"  # no other user may read i
 write = ["sales.*", "hr.people", "orders"]    # all tables of a schema, or one table
 ```
 
-Such a client asks whatever clients ask. It writes, creates, changes, renames and drops only the
-tables that its grant names; a row table `orders` is `default.orders`, and case does not count. With
+Such a client may ask all that clients may ask. It may write, create, change, rename and drop only
+the tables that its grant names; a row table `orders` is `default.orders`, and case is ignored. With
 `sales.*` it also creates and drops schema `sales`. A transaction is refused as a whole (403) if it
 writes one other table. Marks on prepared transactions are for clients without a grant. The
 clients with the `client-token` itself, and operators, write everything.
 
-A place where a client puts files before the log has them is of the token that asked for it: the
-directory of a table that is to be created, and the uploads for a transaction id. Another token gets
-`403 forbidden` for writing there, for creating that table, and for a transaction that names those
-files, whatever its grant says; it stages under an id of its own. Operators may look. The node knows
-8,192 places over a restart; then the token that has most loses one. That holds for what is asked of
-the node: who may write its directories needs no node for that
-([sessions under another user](catalog.md#a-session-under-another-user)).
+A place where a client puts files before the log has them belongs to the token that asked for it:
+the directory of a table that is to be created, and the uploads for a transaction id. Another token
+gets `403 forbidden` for writing there, for creating that table, and for a transaction that names
+those files, whatever its grant says; it stages under an id of its own. Operators may look. The node
+remembers 8,192 places, also over a restart; beyond that the token that has most loses one. This
+protects requests to the node, not its directories: a user with the right to write these needs no
+node ([sessions under another user](catalog.md#a-session-under-another-user)).
 
 Grants hold at the node that reads them: give the same file to all nodes, and restart a node to
-change them. They say nothing of who may *read*: rows are read from files, so the rights of the
-files say that.
+change them. They do not limit reads: rows are read from files, so the rights of the files decide
+which users may read.
 
 ## Settings
 
@@ -147,8 +147,8 @@ _ROUTES = """Every route is declared once, in `src/sparktxlog/service/routing/ro
 `/openapi.json` and `/docs` of a node follow from it. Bodies and answers are JSON unless a media
 type is named; between peers they are msgpack. Types below `/v1` are described in `/openapi.json`.
 A body without a limit here may have what `body-limit` allows. A node that votes only answers 404 at
-routes marked `*`. Errors are RFC 9457 problem documents; `definite` says whether certainly nothing
-happened."""
+routes marked `*`. Errors are RFC 9457 problem documents; `definite` says whether it is certain that
+nothing happened."""
 _ROLES = {
     Role.ANYBODY: "Anybody",
     Role.CLIENT: "Clients: `client-token`, `admin-token`, and for `GET` the worker's token",
@@ -156,7 +156,7 @@ _ROLES = {
     Role.WORKER: "Workers of the node: the token in its data directory, or `admin-token`",
     Role.ADMIN: "Operators: `admin-token`",
     Role.PEER: "Members of the cluster: a certificate, or signed with `cluster-secret`",
-    Role.LEASE: "Who copies a replica: the token of the lease",
+    Role.LEASE: "Targets of a copy: the token of the lease",
 }
 
 
