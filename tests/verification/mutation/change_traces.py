@@ -137,7 +137,7 @@ def changes_survive_a_restart(core: type[Master]) -> None:
 
 
 def a_repeated_change_is_a_repeat(core: type[Master]) -> None:
-    """P25c, P33: the same transaction again is told so, and does not change the table again."""
+    """P25c, P33: the same transaction again is answered as a repeat, and changes nothing again."""
     node = _alone(core)
     node.submit(**_changing())
     again = {**_changing(), "ids": node.submits[2].facts.ids}
@@ -157,7 +157,7 @@ def names_in_files_stay_and_are_never_given_again(core: type[Master]) -> None:
 
 
 def a_renamed_table_is_created_again_without_effect(core: type[Master]) -> None:
-    """P25b, P33: who creates a table names its columns as users see them."""
+    """P25b, P33: the creator of a table names its columns as users see them."""
     node = _alone(core)
     rename = TableChange(rename=(("id", "number"),))
     assert not _told(node.submit(touches=(_writes(1, 0),), changes=((0, "t", rename),)))

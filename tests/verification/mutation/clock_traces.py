@@ -214,7 +214,7 @@ def late_candidates_are_refused(core: type[Master]) -> None:
 
 
 def late_promises_do_not_count(core: type[Master]) -> None:
-    """C3: who holds a run stamped far ahead brings it into no final queue."""
+    """C3: a holder of a run stamped far ahead brings it into no final queue."""
     node = Lone(core)
     ballot = proposing(node)
     late = node.run_of("c", 1, node.now + YEAR_US)

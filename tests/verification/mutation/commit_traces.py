@@ -85,7 +85,7 @@ def each_version_follows_the_one_before(core: type[Master]) -> None:
 
 
 def the_first_of_a_run_wins(core: type[Master]) -> None:
-    """P36: each commit sees those before it in its run; who lost is told who won."""
+    """P36: each commit sees those before it in its run; a loser gets its winner."""
     node = _alone(core)
     commits = ((0, _commit(1)), (1, _commit(2)), (2, _commit(2)))
     (lost,) = _rejections(node.submit(3, commits=commits))
@@ -95,7 +95,7 @@ def the_first_of_a_run_wins(core: type[Master]) -> None:
 
 
 def all_commits_of_a_transaction_or_none(core: type[Master]) -> None:
-    """P36: one that loses takes the others with it, whichever stands first; its winner is told."""
+    """P36: a loser takes the others with it, whichever stands first, and names its winner."""
     node = _alone(core)
     assert _run(node, _create(_T2, "s.u"), _commit(1, _T2)) == []
     for both in ((_commit(1), _commit(1, _T2)), (_commit(1, _T2), _commit(1))):

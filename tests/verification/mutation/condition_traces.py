@@ -151,7 +151,7 @@ def writes_survive_a_restart(core: type[Master]) -> None:
 
 
 def a_repeat_is_no_conflict(core: type[Master]) -> None:
-    """P25c, P27: a transaction that took effect is told so, though its own write broke its read."""
+    """P25c, P27: what took effect stays committed, though its own write broke its read."""
     node = _alone(core)
     assert not _told(node.submit(**_under(_read(1))))
     again = {**_under(_read(1)), "ids": node.submits[2].facts.ids}

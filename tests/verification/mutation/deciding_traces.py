@@ -92,7 +92,7 @@ def a_short_silence_evicts_nobody(core: type[Master]) -> None:
 
 
 def a_complaint_is_looked_into(core: type[Master]) -> None:
-    """P13: who is complained of is suspected and tried at once, unless it was just heard."""
+    """P13: a node that others complain of is suspected and tried, unless it was just heard."""
     node = Lone(core, suspect_us=4 * SECOND_US)
 
     def complain() -> list[Action]:
@@ -124,7 +124,7 @@ def a_complaint_is_looked_into(core: type[Master]) -> None:
 
 
 def a_retry_leaves_the_roster(core: type[Master]) -> None:
-    """P12, P13: nobody knows behind a wedge whether a new roster would leave a majority."""
+    """P12, P13: after a wedge no node knows whether a new roster would leave a majority."""
     node = Lone(core)
     heavy = Seat(node_id=NodeId("d"), url="http://d", weight=5)
     roster = (*node.view.roster, heavy)
@@ -138,7 +138,7 @@ def a_retry_leaves_the_roster(core: type[Master]) -> None:
 
 
 def another_decision_halts(core: type[Master]) -> None:
-    """P17, I5: who learns of a second decision for its epoch halts instead of going on."""
+    """P17, I5: a node that learns of a second decision for its epoch halts."""
     node = Lone(core)
     decided = next_view(node.view, "a", "b")
     phases = []
@@ -174,7 +174,7 @@ def data_quorum_is_needed(core: type[Master]) -> None:
 
 
 def promise_stops_everything(core: type[Master]) -> None:
-    """P14: behind a promise nothing is stamped, acquired, added or promised to peers."""
+    """P14: after a promise nothing is stamped, acquired, added or promised to peers."""
     node = Lone(core)
     waiting = node.run_of("c", 1, node.now)
     node.push(waiting)
@@ -210,7 +210,7 @@ def promise_is_durable_first(core: type[Master]) -> None:
 
 
 def no_lower_promise(core: type[Master]) -> None:
-    """P14: who promised ballot 5 refuses ballot 3, also after a restart, and stays wedged."""
+    """P14: a promise of ballot 5 refuses ballot 3, also after a restart, and stays wedged."""
     node = Lone(core)
     assert sent(node.hear(node.prepare("b", 5)), Promise)
     for _ in range(2):
@@ -297,7 +297,7 @@ def flushed_is_durable_first(core: type[Master]) -> None:
 
 
 def no_vote_below_a_promise(core: type[Master]) -> None:
-    """P17: who promised ballot 5, or accepted in it, takes no part in ballot 3."""
+    """P17: a node that promised ballot 5, or accepted in it, takes no part in ballot 3."""
     for five in ("prepare", "accept"):
         node = Lone(core)
         candidate = next_view(node.view, "a", "b")

@@ -136,7 +136,7 @@ def evicted_is_silent(core: type[Master]) -> None:
 
 
 def only_own_runs_are_restamped(core: type[Master]) -> None:
-    """P20: a run that the final queue does not hold is stamped anew by its origin alone."""
+    """P20: a run that the final queue does not hold is stamped again by its origin alone."""
     node = Lone(core)
     node.submit()
     node.push(node.run_of("b", 1, node.now))
@@ -187,7 +187,7 @@ def force_makes_one_voter(core: type[Master]) -> None:
 
 
 def a_waiting_change_brings_nobody_back(core: type[Master]) -> None:
-    """P21: c lost its disk, and is admitted anew, while a change of another weight waits."""
+    """P21: c lost its disk, and is admitted again, while a change of another weight waits."""
     node = Lone(core)
     heavy, b, c = node.view.roster
     heavy, admitted = replace(heavy, weight=2), replace(c, incarnation=2)

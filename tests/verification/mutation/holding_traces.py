@@ -86,7 +86,7 @@ def who_holds_another_stamp_is_asked(core: type[Master]) -> None:
 
 
 def votes_wait_for_the_own_payload(core: type[Master]) -> None:
-    """P16: the question for votes is not told before the proposer's own payload is durable."""
+    """P16: the question for votes is not sent before the proposer's own payload is durable."""
     node = Lone(core)
     ballot, run = proposing(node), node.run_of("b", 1, 7)
     actions = node.hear(node.promise("b", ballot, run), node.promise("c", ballot, run))
@@ -97,7 +97,7 @@ def votes_wait_for_the_own_payload(core: type[Master]) -> None:
 
 
 def ballot_number_is_used_once(core: type[Master]) -> None:
-    """P14: a number under which a value was told is never used again, also after a crash."""
+    """P14: a number under which a value was sent is never used again, also after a crash."""
     for is_first in (False, True):
         node = Lone(core)
         run = node.run_of("b", 1, 7)
@@ -108,7 +108,7 @@ def ballot_number_is_used_once(core: type[Master]) -> None:
 
 
 def held_runs_are_appended_in_order(core: type[Master]) -> None:
-    """P18: who holds the runs up to a final queue's base needs nobody's tail to append them."""
+    """P18: a node with the runs up to a final queue's base needs no tail to append them."""
     node = Lone(core)
     first, second = node.run_of("c", 1, 5), node.run_of("b", 1, 7, n=2)
     node.hear(node.prepare("b", 1))

@@ -131,7 +131,7 @@ def a_joiner_that_gains_is_tried_again_soon(core: type[Master]) -> None:
 
 
 def who_failed_elsewhere_is_left_alone(core: type[Master]) -> None:
-    """P21: an attempt stops everybody, whoever makes it: the next one comes later at each node."""
+    """P21: an attempt of any node stops all: the next one comes later at each node."""
     for failed in (False, True):
         node = Lone(core, suspect_us=SECOND_US)
         ballot = Ballot(number=1, node="b")

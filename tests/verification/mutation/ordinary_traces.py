@@ -184,7 +184,7 @@ def lagger_is_served(core: type[Master]) -> None:
 
 
 def what_came_of_a_tail_is_told(core: type[Master]) -> None:
-    """P9: who waits for payloads says how far its tail reaches, as long as it has it."""
+    """P9: a node that waits for payloads says how far its tail reaches, if it has it."""
     node = Lone(core)
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(32))
 

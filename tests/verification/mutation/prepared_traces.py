@@ -167,7 +167,7 @@ def a_yes_may_come_at_the_last_moment(core: type[Master]) -> None:
 
 
 def undecided_ones_survive_a_restart(core: type[Master]) -> None:
-    """P35: a node that starts knows what is undecided, who said YES, and what is decided."""
+    """P35: a node that starts knows what is undecided, each YES, and what is decided."""
     node = _alone(core)
     node.submit(**_prepared("p", "q", read=1))
     node.start()

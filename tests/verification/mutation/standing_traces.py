@@ -53,7 +53,7 @@ _OTHER = MergeBase(chain_hash=bytes(31) + b"x")
 
 
 def a_contradiction_is_the_senders(core: type[Master]) -> None:
-    """P10: who breaks its promise is not believed any more; nobody else stops for it."""
+    """P10: a node that breaks its promise is not believed any more; no other stops for it."""
     node = Lone(core, suspect_us=SECOND_US)
     node.feed(PostReceived(post=node.post_of("b", node.now + 100)))
     actions = node.push(node.run_of("b", 1, node.now + 50))
@@ -135,7 +135,7 @@ def half_of_the_members_stop_a_node(core: type[Master]) -> None:
 
 
 def of_two_runs_with_one_number_the_more_named_one_counts(core: type[Master]) -> None:
-    """P10, P15: a copy of `d`'s disk stamped it again; who holds the other one only votes.
+    """P10, P15: a copy of `d`'s disk stamped it again; a holder of the other one only votes.
 
     Whole nodes, seed 98: each proposer halted in its turn.
     """
@@ -298,7 +298,7 @@ def who_comes_anew_with_nothing_was_heard(core: type[Master]) -> None:
 
 
 def all_follow_a_forced_log(core: type[Master]) -> None:
-    """P23: a node of an earlier epoch, or told to join, learns of it and follows; a later not."""
+    """P23: a node of an earlier epoch, or asked to join, learns of it and follows; a later not."""
     node = Lone(core, votes={"a": 1, "b": 1})
     node.hear(node.letter_of_decision("b", next_view(node.view, "a", "b")))
     node.feed(ForceRequested(ticket=1, log_id="forced"))

@@ -198,7 +198,7 @@ def what_waits_too_long_is_withdrawn(core: type[Master]) -> None:
 
 
 def patience_goes_on_over_a_restart(core: type[Master]) -> None:
-    """P34: a restart does not let a synchronous run wait anew, and does not forget it."""
+    """P34: a restart does not let a synchronous run wait again from 0, and does not forget it."""
     node = _without_c(core)
     node.submit(copies=3)
     assert not _refused(node.wait(3 * SECOND_US))
@@ -262,7 +262,7 @@ def bytes_have_a_part_too(core: type[Master]) -> None:
 
 
 def a_wedged_node_withdraws_too(core: type[Master]) -> None:
-    """P34: who may not stamp tells so in time; a plain run waits on."""
+    """P34: a node that may not stamp says so in time; a plain run waits on."""
     node = Lone(core)
     node.hear(node.prepare("b", 1))
     node.submit()
@@ -284,7 +284,7 @@ def patience_can_be_set(core: type[Master]) -> None:
 
 
 def so_many_members_hold_it_first(core: type[Master]) -> None:
-    """P7, P34: a run that needs three copies is not told as acquired or ordered with two."""
+    """P7, P34: a run that needs three copies is not answered as acquired or ordered with two."""
     node = Lone(core)
     node.submit()
     node.submit(copies=3)
@@ -309,7 +309,7 @@ def a_quorum_that_suffices_is_enough(core: type[Master]) -> None:
 
 
 def a_final_queue_says_how_many_hold_it(core: type[Master]) -> None:
-    """P34: what the final queue keeps with fewer copies is told with their number."""
+    """P34: what the final queue keeps with fewer copies is acknowledged with their number."""
     node = Lone(core)
     header = _header(node.submit(copies=3))
     tail = (header,)
@@ -320,7 +320,7 @@ def a_final_queue_says_how_many_hold_it(core: type[Master]) -> None:
 
 
 def a_view_without_its_tail_says_how_many_hold_it(core: type[Master]) -> None:
-    """P16, P34: up to the base of a later view, a run is told as held by that view's members."""
+    """P16, P34: up to the base of a later view, a run counts as held by that view's members."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 1, "d": 1})
     base = end_of(MergeBase(), (_header(node.submit(copies=4)),))
     actions = _decided(node, replace(next_view(node.view, "a", "b", "c"), base=base, end=base))
@@ -328,7 +328,7 @@ def a_view_without_its_tail_says_how_many_hold_it(core: type[Master]) -> None:
 
 
 def a_tail_says_nothing_of_the_others(core: type[Master]) -> None:
-    """P9, P34: what a tail brings is told as held by two: its sender may be in a later epoch."""
+    """P9, P34: what a tail brings counts as held by two: its sender may be in a later epoch."""
     node = Lone(core)
     header = _header(node.submit(copies=3))
     actions = node.feed(tail_of(LOG_ID, entry_of(header, 1, bytes(32))))

@@ -242,7 +242,7 @@ def a_failed_void_changes_nothing(core: type[Master]) -> None:
 
 
 def a_void_survives_a_restart(core: type[Master]) -> None:
-    """P32: who voted knows behind a crash what is void; a late payload changes nothing."""
+    """P32: a voter knows after a crash what is void; a late payload changes nothing."""
     node = Lone(core, "b")
     run = _staged(node)
     run = replace(node.run_of("a", 1, 7, n=2), staged_bytes=1_000)
