@@ -1,8 +1,9 @@
-"""Moves files between sites: a donor pins and offers them, a target fetches them.
+"""Moves files between sites: a donor pins and offers them, or has them; a target fetches them.
 
     pins        what a lease keeps: hard links to the files of a replica
     pinned_chunks  what is sent: chunks of pinned files, and their digests
     donor_link  one connection to a donor: chunks, digests, the lease, kept alive and given back
+    donors      what files are fetched from: a node, or a directory of this machine
     tasks       values: what is fetched, and what came of it
     workspace   where fetched files are staged; survives kill -9
     selection   which chunks are here already and which travel; is there room

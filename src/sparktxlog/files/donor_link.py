@@ -37,7 +37,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnreachableError,
 )
-from sparktxlog.files.tasks import FileKey, FileTask, chunk_count
+from sparktxlog.files.tasks import DIGEST_CHARS, FileKey, FileTask, chunk_count, split_digests
 from sparktxlog.http.authorities import certificate_error
 from sparktxlog.http.link import connection_to, node_address
 from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease
@@ -57,8 +57,6 @@ SLOWEST_HASH_BYTES_PER_S = 20 << 20
 MAX_DIGESTS = 1_000
 _DIGEST_BYTES = 256 << 20
 _MAX_REPLY_BYTES = 1 << 20
-#: Letters of a SHA-256.
-_DIGEST_CHARS = 64
 #: zstd's window grows with the chunk; no donor makes a chunk that needs more.
 _MAX_WINDOW_BYTES = 1 << 28
 #: Errors of a connection that a server closed because it was idle; a new one may work.
@@ -182,17 +180,16 @@ class DonorLink:
             silence_s = self._silence_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
             body = msgspec.json.encode({"files": keys})
             chunks = [chunk_count(task.size_bytes, self._lease.chunk_bytes) for task in batch]
-            most = _MAX_REPLY_BYTES + _DIGEST_CHARS * sum(chunks)
+            most = _MAX_REPLY_BYTES + DIGEST_CHARS * sum(chunks)
             data = self._exchange("POST", f"{self._base}/digests", body, silence_s, most)
             try:
                 theirs = msgspec.json.decode(data, type=_Digests).digests
             except msgspec.MsgspecError as error:
                 raise self._refused(f"answered no digests: {error}") from error
-            if [len(text) for text in theirs] != [_DIGEST_CHARS * count for count in chunks]:
+            if [len(text) for text in theirs] != [DIGEST_CHARS * count for count in chunks]:
                 raise self._refused(f"answered other digests than those of {len(keys)} files")
             for key, text in zip(keys, theirs, strict=True):
-                starts = range(0, len(text), _DIGEST_CHARS)
-                found[key] = [text[at : at + _DIGEST_CHARS] for at in starts]
+                found[key] = split_digests(text)
         return found
 
     def renew(self) -> None:

@@ -18,7 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from sparktxlog.errors import StorageError
-from sparktxlog.files.donor_link import SILENCE_S, DonorLink
+from sparktxlog.files.donor_link import SILENCE_S
+from sparktxlog.files.donors import Donor, StoredFiles, connect
 from sparktxlog.files.part_writer import chunk_buffer, write_chunk
 from sparktxlog.files.selection import Wanted, is_file
 from sparktxlog.files.tasks import Fetched, FileWork
@@ -39,7 +40,7 @@ _GRACE_S = 1.0
 
 def fetch_files(
     workspace: CopyWorkspace,
-    lease: Lease,
+    donor: Lease | StoredFiles,
     wanted: Wanted,
     *,
     streams: int = 8,
@@ -49,8 +50,8 @@ def fetch_files(
     """Fetch files until all are staged: complete, equal to the donor's, durable, named.
 
     Args:
-        lease: Of the donor; the caller renews it.
-        wanted: Selected in this workspace with this lease; used up.
+        donor: Its lease, which the caller renews, or the stored files.
+        wanted: Selected in this workspace with this donor; used up.
         streams: Chunks fetched at once.
         progress: Called twice a second and at the end; if it raises, the fetch ends.
         silence_s: Longest silence of the donor.
@@ -58,14 +59,14 @@ def fetch_files(
     Raises:
         FileChangedError: The donor no longer has a file: ask for a new ticket (definite).
         LeaseGoneError, UnauthorizedError: The donor does not know the lease (definite).
-        DamagedChunkError: A chunk was wrong twice.
+        DamagedChunkError, CorruptLogError: A chunk of a node was wrong twice, a stored one once.
         TransportError: The donor failed.
         DiskFullError, StorageError: The disk of the lake.
 
         After each of them, fetched chunks are kept.
     """
     began, reused_bytes = time.monotonic(), wanted.size_bytes - wanted.missing_bytes
-    fetch = _Fetch(workspace, lease, wanted.works, silence_s)
+    fetch = _Fetch(workspace, donor, wanted.works, silence_s)
 
     def report() -> None:
         if progress is not None:
@@ -89,16 +90,20 @@ class _Fetch:
     """The threads of one fetch, and the chunks that none of them has taken."""
 
     def __init__(
-        self, workspace: CopyWorkspace, lease: Lease, works: Iterable[FileWork], silence_s: float
+        self,
+        workspace: CopyWorkspace,
+        donor: Lease | StoredFiles,
+        works: Iterable[FileWork],
+        silence_s: float,
     ) -> None:
         self._workspace = workspace
-        self._lease = lease
+        self._donor = donor
         self._silence_s = silence_s
         self._lock = threading.Lock()
         self._untaken = _chunks_of(works)
         self._over = False
         #: Grows while the caller's thread reads it, which takes a copy: that is one step.
-        self._links: list[DonorLink] = []
+        self._links: list[Donor] = []
         #: Bytes put in place, uncompressed and as sent.
         self.fetched_bytes = 0
         self.wire_bytes = 0
@@ -133,8 +138,8 @@ class _Fetch:
 
     def _stream(self) -> None:
         """Fetch one chunk after the other."""
-        buffer = chunk_buffer(self._lease.chunk_bytes)
-        link = DonorLink(self._lease, silence_s=self._silence_s)
+        buffer = chunk_buffer(self._donor.chunk_bytes)
+        link = connect(self._donor, silence_s=self._silence_s)
         self._links.append(link)
         with closing(link):
             while (taken := self._take()) is not None:
@@ -153,7 +158,7 @@ class _Fetch:
         with self._lock:
             return None if self._over else next(self._untaken, None)
 
-    def _fetch(self, link: DonorLink, work: FileWork, chunk: int, buffer: memoryview) -> int:
+    def _fetch(self, link: Donor, work: FileWork, chunk: int, buffer: memoryview) -> int:
         """Put a chunk in its place; return its bytes as sent."""
         offset, view = chunk * work.chunk_bytes, buffer[: work.length(chunk)]
         wire = link.fetch(*work.task.key, offset, view)
@@ -205,7 +210,7 @@ def split(
     `unstaged`.
 
     Args:
-        workspace, lease, wanted: As in `fetch_files`.
+        workspace, lease, wanted: As in `fetch_files`; of a node.
         parts: At most so many are made.
         streams: Chunks that each part fetches at once.
 

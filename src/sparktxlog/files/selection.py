@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from sparktxlog.errors import DiskFullError
-from sparktxlog.files.donor_link import DonorLink, digest_batches
+from sparktxlog.files.donor_link import digest_batches
+from sparktxlog.files.donors import StoredFiles, connect
 from sparktxlog.files.tasks import FileTask, FileWork, hash_chunks
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
@@ -52,14 +53,16 @@ class Wanted:
         return sum(work.missing_bytes for work in self.works)
 
 
-def select_files(workspace: CopyWorkspace, lease: Lease, tasks: Sequence[FileTask]) -> Wanted:
+def select_files(
+    workspace: CopyWorkspace, donor: Lease | StoredFiles, tasks: Sequence[FileTask]
+) -> Wanted:
     """Find files in the workspace and in the replica's tables; link the latter into the workspace.
 
     A staged file that differs from the donor's is removed.
 
     Args:
-        lease: Of the donor.
-        tasks: Files of this lease.
+        donor: Its lease, or the stored files.
+        tasks: Files of this donor.
 
     Raises:
         UnauthorizedError, LeaseGoneError, FileChangedError, TransportError: The donor does not
@@ -67,15 +70,15 @@ def select_files(workspace: CopyWorkspace, lease: Lease, tasks: Sequence[FileTas
         RemoteProtocolError: A path that leads elsewhere (definite).
         DiskFullError, StorageError: A link cannot be made; made ones stay and are right.
     """
-    works = {task: FileWork.whole(task, lease.chunk_bytes) for task in tasks}
+    works = {task: FileWork.whole(task, donor.chunk_bytes) for task in tasks}
     found = {task: path for task in tasks if (path := _find(workspace, task)) is not None}
     with (
-        closing(DonorLink(lease)) as link,
+        closing(connect(donor)) as link,
         ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as pool,
     ):
         for batch in digest_batches(list(found)):
             paths = [found[task] for task in batch]
-            own = pool.map(partial(_hashed, chunk_bytes=lease.chunk_bytes), batch, paths)
+            own = pool.map(partial(_hashed, chunk_bytes=donor.chunk_bytes), batch, paths)
             theirs = link.digests(batch)
             for task, path, here in zip(batch, paths, own, strict=True):
                 equal = zip(here, theirs[task.key], strict=False)

@@ -10,6 +10,8 @@ from sparktxlog.model.copying import OfferedFile
 
 #: (table, path relative to the table's directory).
 FileKey = tuple[str, str]
+#: Letters of a SHA-256.
+DIGEST_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,11 @@ class Fetched:
 def chunk_count(size_bytes: int, chunk_bytes: int) -> int:
     """Return the number of chunks of a file; an empty one has none."""
     return -(-size_bytes // chunk_bytes)
+
+
+def split_digests(text: str) -> list[str]:
+    """Return the digests of a text that has one after the other."""
+    return [text[at : at + DIGEST_CHARS] for at in range(0, len(text), DIGEST_CHARS)]
 
 
 def hash_chunks(path: Path, size_bytes: int, chunk_bytes: int) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sparktxlog.errors import RemoteProtocolError
 from sparktxlog.model.ids import check_table_name
+from sparktxlog.model.tables.commit_table import UUID_NAME
 from sparktxlog.storage.durability import storing
 
 #: Below the lake; Delta ignores the leading underscore.
@@ -48,8 +49,8 @@ class CopyWorkspace:
     # -- files -------------------------------------------------------------------------------------
 
     def table_dir(self, table: str) -> Path:
-        """Return the directory of a table's staged files."""
-        return self.root / check_table_name(table)
+        """Return the directory of a table's staged files; a commit table is named by its UUID."""
+        return self.root / (table if UUID_NAME.fullmatch(table) else check_table_name(table))
 
     def staged(self, table: str, path: str) -> Path:
         """Return where a file is staged.

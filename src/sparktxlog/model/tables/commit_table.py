@@ -24,7 +24,8 @@ REPLACE_HINT = (
     "In a transaction use t.overwrite for the rows, and ALTER TABLE for the columns; a statement "
     "of its own may replace the table by its name in the catalog."
 )
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The UUID of a commit table, which names its directory.
+UUID_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class CommitKind(str, Enum):
@@ -58,7 +59,7 @@ class CommitOperation:
     @property
     def problem(self) -> str:
         """What no release writes about it, empty = nothing."""
-        if not _UUID.fullmatch(self.uuid):
+        if not UUID_NAME.fullmatch(self.uuid):
             return f"{self.uuid[:80]!r} is not the UUID of a table"
         if self.kind in (CommitKind.CREATE, CommitKind.RENAME):
             try:
