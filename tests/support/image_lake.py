@@ -67,6 +67,7 @@ def rows(lake: Path, version: int | None = None, table: str = "t") -> list[tuple
     return sorted(zip(found["id"], found["p"], strict=True))
 
 
-def stored_files(store: ImageStore) -> set[Path]:
-    """Return the files that images hold."""
-    return {path for path in (store.root / "files").rglob("*") if path.is_file()}
+def stored_files(store: ImageStore) -> dict[int, Path]:
+    """Return the files that images, finished or not, hold: each once, however many have it."""
+    found = (path for path in store.root.glob("*/*/**/*") if path.is_file())
+    return {path.stat().st_ino: path for path in found}

@@ -9,7 +9,6 @@ another one, goes on from there.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from sparktxlog.errors import StorageError
 from sparktxlog.files.donor_link import SILENCE_S
 from sparktxlog.files.donors import Donor, StoredFiles, connect
-from sparktxlog.files.part_writer import chunk_buffer, write_chunk
+from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
 from sparktxlog.files.selection import Wanted, is_file
 from sparktxlog.files.tasks import Fetched, FileWork
 from sparktxlog.files.workspace import CopyWorkspace
@@ -168,15 +167,10 @@ class _Fetch:
         return wire
 
     def _complete(self, work: FileWork) -> None:
-        """Set a file's size and time, bring it to the disk, and name it."""
         task, part = work.task, self._workspace.part(*work.task.key)
         with storing(part):
-            part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("ab") as file:
-                file.truncate(task.size_bytes)
-                os.utime(file.fileno(), ns=(task.modified_at * 1000, task.modified_at * 1000))
-                os.fsync(file.fileno())
-            part.replace(self._workspace.staged(*task.key))
+            staged = self._workspace.staged(*task.key)
+            complete_part(part, staged, task.size_bytes, task.modified_at * 1000)
 
 
 def _chunks_of(works: Iterable[FileWork]) -> Iterator[tuple[FileWork, int | None]]:

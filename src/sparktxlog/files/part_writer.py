@@ -36,6 +36,20 @@ def write_chunk(part: Path, data: memoryview, offset: int) -> None:
         _write(part, data, offset)
 
 
+def complete_part(part: Path, place: Path, size_bytes: int, modified_ns: int) -> None:
+    """Set an incomplete file's size and time, bring it to the disk, and give it its name.
+
+    Raises:
+        OSError: It may be complete, and have either name.
+    """
+    part.parent.mkdir(parents=True, exist_ok=True)
+    with part.open("ab") as file:
+        file.truncate(size_bytes)
+        os.utime(file.fileno(), ns=(modified_ns, modified_ns))
+        os.fsync(file.fileno())
+    part.replace(place)
+
+
 def _write_direct(part: Path, data: memoryview, offset: int) -> bool:
     """Return False if the file system cannot bypass its cache; then do not count any bytes."""
     try:

@@ -38,7 +38,6 @@ from sparktxlog.model.shown import time_text
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.commit_table_images import KeptCommitTable
     from sparktxlog.worker.backup.image_store import Image, ImageStore
-    from sparktxlog.worker.backup.imaging import ImageProgress
 
 
 class _DirectoryFirst(TyperGroup):
@@ -88,9 +87,6 @@ def create(
         typer.Option("--config", "-c", help="Configuration of the site, instead of asking a node."),
     ] = None,
     url: Url = DEFAULT_URL,
-    no_compression: Annotated[
-        bool, typer.Option("--no-compression", help="Store all files uncompressed.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Store the replica as of its newest complete batch as an image; only new files are written.
@@ -101,25 +97,20 @@ def create(
     from sparktxlog.worker.backup.imaging import back_up_replica, image_name
 
     source = _source(lake, config, url)
-    site, root = source.site, source.lake
-    compress = source.compress and not no_compression
-    store = ImageStore(directory, compress=compress)
     begun = time.monotonic()
     with _bar("backing up") as tell:
         done = back_up_replica(
-            root,
-            store,
+            source.lake,
+            ImageStore(directory),
             name=name or image_name(time.time_ns() // 1000),
-            site=site,
+            site=source.site,
             commit_tables=source.commit_tables,
             tell=tell,
         )
     result = _summary(done.image) | {
-        "read_files": done.read_files,
         "new_files": done.new_files,
         "added_bytes": done.added_bytes,
         "repeated": done.repeated,
-        "compression": compress,
         "seconds": round(time.monotonic() - begun, 3),
     }
     if as_json:
@@ -128,7 +119,7 @@ def create(
         typer.echo(
             f"Image {done.image.name}: position {done.image.position:,}, {done.image.files:,} "
             f"files of {done.image.size_bytes:,} bytes.  New: {done.new_files:,} files, "
-            f"{done.added_bytes:,} bytes on disk, in {result['seconds']:,} s."
+            f"{done.added_bytes:,} bytes, in {result['seconds']:,} s."
         )
 
 
@@ -381,13 +372,13 @@ def _restore_commit_tables(store: ImageStore, image: Image, root: Path | None) -
                 err=True,
             )
         return 0
-    done = restore_commit_tables(store, image, root.absolute())
+    written, found = restore_commit_tables(store, image, root.absolute())
+    tables = len(image.commit_tables)
     typer.echo(
-        f"{done.tables:,} commit tables are in {root}: {done.written:,} files written, "
-        f"{done.found:,} were there.",
+        f"{tables:,} commit tables are in {root}: {written:,} files written, {found:,} were there.",
         err=True,
     )
-    return done.tables
+    return tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,14 +388,13 @@ class _Source:
     lake: Path
     #: Empty = no node serves the lake.
     site: str = ""
-    compress: bool = True
     commit_tables: Sequence[KeptCommitTable] = ()
 
 
 def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
-    """Return site, lake, commit tables, and whether to compress, from the first that is named.
+    """Return site, lake and commit tables, from the first that is named.
 
-    All but the lake come from a node that serves it; without one files are compressed.
+    All but the lake come from a node that serves it.
     """
     from sparktxlog.worker.backup.commit_table_images import commit_tables_below
 
@@ -415,7 +405,6 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
         return _Source(
             lake=lake or checked.lake_dir,
             site=checked.node_id,
-            compress=checked.replication_compression,
             commit_tables=commit_tables_below(checked.commit_table_dir),
         )
     api = NodeApi(url)
@@ -429,9 +418,8 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
     root = info.get("lake_root")
     if lake is not None and (root is None or Path(root).absolute() != lake.absolute()):
         typer.echo(
-            f"No node at {url} serves {lake}, so its setting replication.compression is unknown "
-            "and files are compressed, and commit tables are left out.  Add --config, --url or "
-            "--no-compression.",
+            f"No node at {url} serves {lake}, so commit tables are left out.  Add --config or "
+            "--url.",
             err=True,
         )
         return _Source(lake=lake)
@@ -443,7 +431,6 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
     return _Source(
         lake=lake or Path(root),
         site=str(info["node_id"]),
-        compress=bool(info["replication_compression"]),
         commit_tables=commit_tables_below(Path(info["commit_table_dir"]), shown),
     )
 
@@ -536,7 +523,7 @@ def _summary(image: Image) -> dict[str, Any]:
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[ImageProgress], None]]:
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show progress on stderr if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
@@ -555,12 +542,7 @@ def _bar(what: str) -> Iterator[Callable[[ImageProgress], None]]:
     with bars:
         task = bars.add_task(what, total=None)
 
-        def tell(progress: ImageProgress) -> None:
-            bars.update(
-                task,
-                total=progress.total_bytes,
-                completed=progress.size_bytes,
-                description=f"{what} {progress.table}",
-            )
+        def tell(done: int, total: int) -> None:
+            bars.update(task, total=total, completed=done)
 
         yield tell

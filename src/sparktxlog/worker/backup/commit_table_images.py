@@ -7,20 +7,21 @@ written, is restored to any site of its log, and may be restored over what is th
 
 from __future__ import annotations
 
-import hashlib
 import os
-import uuid as uuids
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
+from sparktxlog.files.fetch import Progress
+from sparktxlog.files.tasks import FileTask
+from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.tables.commit_table import commit_file_name
-from sparktxlog.storage.durability import storing, sync_directory, sync_parents
-from sparktxlog.worker.backup.image_store import Image, ImageFile, ImageStore
+from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
+from sparktxlog.storage.durability import storing, sync_parents
+from sparktxlog.worker.backup.image_store import Image, ImageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +33,6 @@ class KeptCommitTable:
     #: Empty = no node was asked.
     name: str
     version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoredTables:
-    """What a restore of commit tables did."""
-
-    tables: int = 0
-    #: Files that were written, and files that were there already.
-    written: int = 0
-    found: int = 0
 
 
 def commit_tables_below(
@@ -59,19 +50,14 @@ def commit_tables_below(
         found = ((uuid, name, version) for uuid, (name, version) in shown.items())
     else:
         names = sorted(path.name for path in root.glob("*")) if root.is_dir() else []
-        found = ((one, "", newest_version(root / one, -1)) for one in names if _is_uuid(one))
+        found = (
+            (one, "", newest_version(root / one, -1)) for one in names if UUID_NAME.fullmatch(one)
+        )
     return [
         KeptCommitTable(directory=root / uuid, uuid=uuid, name=name, version=version)
         for uuid, name, version in found
         if version >= 0
     ]
-
-
-def _is_uuid(name: str) -> bool:
-    try:
-        return str(uuids.UUID(name)) == name
-    except ValueError:
-        return False
 
 
 def commit_table_files(table: KeptCommitTable) -> dict[str, int | None]:
@@ -110,71 +96,63 @@ def _unfit(table: KeptCommitTable, problem: str) -> StorageError:
 
 
 def restore_commit_tables(
-    store: ImageStore, image: Image, root: Path, tell: Callable[[str], None] = lambda _: None
-) -> RestoredTables:
+    store: ImageStore, image: Image, root: Path, tell: Progress = lambda done, total: None
+) -> tuple[int, int]:
     """Write the commit tables of an image below a directory; the node there takes them up.
 
-    Files come before the commits that name them, each whole or not at all, so it may be repeated,
-    and a node may run.
+    All files are staged and compared first.  Then each is linked to its place, those before the
+    commits that name them, so it may be repeated, and a node may run.
+
+    Returns:
+        Files that were written, and files that were there already.
 
     Args:
         root: `commit-table-dir` of the node.
-        tell: Called with the name of each table.
+        tell: Called with present and total bytes, twice a second and at the end.
 
     Raises:
-        InvalidRequestError: Another file has the place of one (definite: it is not overwritten).
-        CorruptLogError: A file of the image is missing or damaged.
+        InvalidNameError, InvalidRequestError: The image names a file outside of its tables, or
+            another file has the place of one (definite: nothing was changed).
+        CorruptLogError: A file of the image is missing or damaged; nothing was changed.
         StorageError: A file could not be written.
     """
-    written = found = 0
+    tasks = list[FileTask]()
     for uuid, table in sorted(image.commit_tables.items()):
-        tell(table.name or uuid)
-        if not _is_uuid(uuid):
+        if not UUID_NAME.fullmatch(uuid):
             raise InvalidRequestError(
                 f"{uuid[:80]!r} is no UUID of a commit table", value=uuid[:80]
             )
         commits = {commit_file_name(version) for version in range(table.version + 1)}
-        for file in sorted(table.files, key=lambda one: (one.path in commits, one.path)):
-            path = root / uuid / check_relative_path(file.path)
-            if _is_there(path, file):
-                found += 1
-                continue
-            _write(store, file, path, root)
-            written += 1
-    return RestoredTables(tables=len(image.commit_tables), written=written, found=found)
+        files = sorted(table.files, key=lambda one: (one.path in commits, one.path))
+        tasks += [FileTask.of(uuid, file) for file in files if check_relative_path(file.path)]
+    workspace = CopyWorkspace(root, image.name)
+    with storing(root):
+        root.mkdir(parents=True, exist_ok=True)
+    store.fetch(image, workspace, tasks, tell)
+    places = {root / task.table / task.path: workspace.staged(*task.key) for task in tasks}
+    missing = {place: staged for place, staged in places.items() if not _is_there(place, staged)}
+    for place, staged in missing.items():
+        with storing(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.link(staged, place)  # fails if somebody else was first
+            sync_parents([place], root)
+    remove_workspaces(root)
+    return len(missing), len(tasks) - len(missing)
 
 
-def _is_there(path: Path, file: ImageFile) -> bool:
-    """Return whether a file is there already.
+def _is_there(place: Path, staged: Path) -> bool:
+    """Return whether a file is there already: then it is the one that is staged.
 
     Raises:
         InvalidRequestError: Another one is (definite).
     """
-    with storing(path):
-        if not path.exists():
+    with storing(place):
+        if not os.path.lexists(place):
             return False
-        with path.open("rb") as content:
-            if hashlib.file_digest(content, "sha256").hexdigest() == file.digest:
-                return True
+        if place.samefile(staged):
+            return True
     raise InvalidRequestError(
-        f"{path} is another file than the image has",
+        f"{place} is another file than the image has",
         hint="Nothing is overwritten: restore elsewhere, or move the table's directory away.",
-        path=str(path),
+        path=str(place),
     )
-
-
-def _write(store: ImageStore, file: ImageFile, path: Path, root: Path) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    with storing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with fresh.open("wb") as written:
-                written.writelines(store.blocks(file, f"file {file.path}"))
-                written.flush()
-                os.fsync(written.fileno())
-            os.utime(fresh, ns=(file.modified_at * 1000, file.modified_at * 1000))
-            os.link(fresh, path)  # fails if somebody else was first
-        finally:
-            fresh.unlink(missing_ok=True)
-        sync_parents([path], root)
-        sync_directory(root)

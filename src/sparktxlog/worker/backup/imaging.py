@@ -1,16 +1,21 @@
 """Backs up a replica: makes an image of its newest complete batch.
 
-    state.json → position, chain hash, table versions → files of these versions → store → manifest
+    state.json → position, chain hash, table versions → files of these versions → manifest → name
 
 A backup needs no Spark, no node and no lock of the worker: Delta never changes a written file, so
 the versions of the last complete batch stay readable while the worker goes on.  Only VACUUM and log
 cleanup can remove files; then the backup starts again with a newer batch, and reuses the files that
 are stored already.
+
+A file with the name, size and time that it has in the replica's image before is not read: it gets a
+hard link to that one.  So an image costs only what is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
@@ -19,8 +24,13 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import needed_files
 from sparktxlog.delta.log_files import files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
+from sparktxlog.files.fetch import Progress
+from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
+from sparktxlog.files.selection import is_file
+from sparktxlog.files.tasks import hash_chunks
 from sparktxlog.worker.backup.commit_table_images import KeptCommitTable, commit_table_files
 from sparktxlog.worker.backup.image_store import (
+    CHUNK_BYTES,
     Image,
     ImageCommitTable,
     ImageFile,
@@ -28,7 +38,7 @@ from sparktxlog.worker.backup.image_store import (
     ImageTable,
     check_image_name,
 )
-from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state, read_state
+from sparktxlog.worker.replica.state import ReplicaState, applied_state, read_state
 
 #: Most attempts, each with a newer batch, when files vanish.
 _ATTEMPTS = 3
@@ -39,24 +49,11 @@ class VersionGoneError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageProgress:
-    """Progress of a backup or restore."""
-
-    #: Present table.
-    table: str
-    files: int
-    size_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BackupResult:
     """Result of a backup."""
 
     image: Image
-    #: Files read in this run; the others were known by name, size and time.
-    read_files: int
-    #: Files that the store did not have yet, and their bytes on its disk.
+    #: Files that were read and written in this run, and their bytes; the others were here already.
     new_files: int
     added_bytes: int
     #: How often it started again because files vanished.
@@ -70,7 +67,7 @@ def back_up_replica(
     name: str,
     site: str = "",
     commit_tables: Sequence[KeptCommitTable] = (),
-    tell: Callable[[ImageProgress], None] = lambda _: None,
+    tell: Progress = lambda done, total: None,
 ) -> BackupResult:
     """Store the newest complete batch of a replica as an image.
 
@@ -78,7 +75,7 @@ def back_up_replica(
         name: Of the new image.
         site: Node whose replica it is; written into the image.
         commit_tables: The site's commit tables, which are taken along.
-        tell: Called after each file.
+        tell: Called with present and total bytes after each file.
 
     Raises:
         InvalidNameError, InvalidRequestError: The name is reserved or taken (definite).
@@ -87,27 +84,28 @@ def back_up_replica(
         CorruptLogError: A file of the lake does not have its recorded size (definite).
         StorageError: Files of the batch are missing, and there is no newer batch.  No image was
             made (definite); the next attempt uses the files that were stored.
+        LockedError: Another backup writes there (definite).
     """
     lake = Path(lake).absolute()
     check_image_name(name)
     with store.writing():
         store.check_free(name)
-        tried: list[ReplicaState] = []
+        repeated = 0
         while True:
             drops = _drops_in(lake)
             state = _whole_batch(lake)
             try:
                 backup = _Backup(lake, store, state, tell, drops, commit_tables)
-                return backup.run(name, site, repeated=len(tried))
+                return backup.run(name, site, repeated=repeated)
             except (VersionGoneError, FileNotFoundError) as error:
-                if len(tried) + 1 >= _ATTEMPTS or not _is_newer(read_state(lake), state):
+                repeated += 1
+                if repeated >= _ATTEMPTS or not _is_newer(read_state(lake), state):
                     raise StorageError(
                         f"position {state.position} of {lake} cannot be backed up: {error}",
                         hint="A file of the newest batch is gone: recount with `sparktxlog "
                         "verify`.  If VACUUM ran, let a worker apply something and try again.",
                         path=str(lake),
                     ) from error
-                tried.append(state)
             except OSError as error:
                 raise StorageError(
                     f"backing up {lake} to {store.root} failed: {error}",
@@ -175,7 +173,7 @@ class _Backup:
         lake: Path,
         store: ImageStore,
         state: ReplicaState,
-        tell: Callable[[ImageProgress], None],
+        tell: Progress,
         drops: set[tuple[str, str]],
         commit_tables: Sequence[KeptCommitTable],
     ) -> None:
@@ -185,9 +183,16 @@ class _Backup:
         self._store = store
         self._state = state
         self._tell = tell
-        self._known = store.read_known()
-        self._used: dict[tuple[str, str, int, int], str] = {}
-        self._read = self._new = self._added = 0
+        self._directory = store.unfinished(state.worker_id)
+        #: (table, path) → the file in the replica's image before, and where it lies.
+        self._before = {
+            (table, file.path): (file, store.root / before.name / table / file.path)
+            for before in store.newest_of(state.worker_id)
+            if before.chunk_bytes == CHUNK_BYTES
+            for table, file in before.all_files
+        }
+        self._buffer = chunk_buffer(CHUNK_BYTES)
+        self._new = self._added = 0
 
     def run(self, name: str, site: str, *, repeated: int) -> BackupResult:
         state = self._state
@@ -202,20 +207,21 @@ class _Backup:
             for directory, files in wanted.items()
             for path in files
         )
-        files_done = done = 0
+        done = 0
         kept: dict[Path, list[ImageFile]] = {}
         for directory, files in wanted.items():
             stored = kept[directory] = []
             for path, size in sorted(files.items()):
                 stored.append(self._keep(directory, path, size))
-                files_done, done = files_done + 1, done + stored[-1].size_bytes
-                self._tell(
-                    ImageProgress(
-                        table=directory.name, files=files_done, size_bytes=done, total_bytes=total
-                    )
-                )
+                done += stored[-1].size_bytes
+                self._tell(done, total)
         tables = {
-            table: _image_table(found, kept[self._lake / table])
+            table: ImageTable(
+                definition=found.definition,
+                version=found.version,
+                signature=found.signature,
+                files=tuple(kept[self._lake / table]),
+            )
             for table, found in sorted(state.tables.items())
         }
         commit_tables = {
@@ -237,28 +243,19 @@ class _Backup:
             chain_hash=state.chain_hash,
             tables=tables,
             site=site,
+            chunk_bytes=CHUNK_BYTES,
             commit_tables=commit_tables,
         )
         self._store.add(image)
-        self._store.note_known(self._others() | self._used, anew=True)
         return BackupResult(
-            image=image,
-            read_files=self._read,
-            new_files=self._new,
-            added_bytes=self._added,
-            repeated=repeated,
+            image=image, new_files=self._new, added_bytes=self._added, repeated=repeated
         )
 
-    def _others(self) -> dict[tuple[str, str, int, int], str]:
-        """Return the known files of other replicas that are backed up here."""
-        own = f"{self._state.worker_id}/"
-        return {key: digest for key, digest in self._known.items() if not key[0].startswith(own)}
-
     def _keep(self, directory: Path, path: str, recorded: int | None) -> ImageFile:
+        """Store a file, unless the image before or a killed backup did; return what it is."""
         file, table = directory / path, directory.name
-        status = file.stat()
-        size, modified_at = status.st_size, status.st_mtime_ns // 1000
-        key = (f"{self._state.worker_id}/{table}", path, size, modified_at)
+        found = file.stat()
+        size, modified_at = found.st_size, found.st_mtime_ns // 1000
         if recorded is not None and recorded != size:
             raise CorruptLogError(
                 f"{file} has {size} bytes, its table recorded {recorded}",
@@ -266,22 +263,46 @@ class _Backup:
                 table=table,
                 path=str(file),
             )
-        digest = self._known.get(key)
-        if digest is None or self._store.location(digest) is None:
-            stored = self._store.put(file)
-            digest, size = stored.digest, stored.size_bytes
-            self._read += 1
-            self._new += bool(stored.added_bytes)
-            self._added += stored.added_bytes
-            self._store.note_known({key: digest}, anew=False)
-        self._used[key] = digest
-        return ImageFile(path=path, size_bytes=size, modified_at=modified_at, digest=digest)
+        target = self._directory / table / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        before, place = self._before.get((table, path), (None, target))
+        digests = ""
+        if before is not None and (before.size_bytes, before.modified_at) == (size, modified_at):
+            digests = before.digests if _link(place, target, size) else ""
+        elif is_file(target, size) and target.stat().st_mtime_ns == found.st_mtime_ns:
+            # Its name came after its bytes.
+            digests = "".join(hash_chunks(target, size, CHUNK_BYTES))
+        if not digests:
+            digests = _copy(file, target, found, self._buffer)
+            self._new, self._added = self._new + 1, self._added + size
+        return ImageFile(path=path, size_bytes=size, modified_at=modified_at, digests=digests)
 
 
-def _image_table(table: ReplicaTable, files: list[ImageFile]) -> ImageTable:
-    return ImageTable(
-        definition=table.definition,
-        version=table.version,
-        signature=table.signature,
-        files=tuple(files),
-    )
+def _link(place: Path, target: Path, size: int) -> bool:
+    """Link a stored file; False if it is gone, was cut, or cannot have one name more."""
+    if not is_file(place, size):
+        return False
+    target.unlink(missing_ok=True)
+    try:
+        os.link(place, target)
+    except OSError:
+        return False
+    return True
+
+
+def _copy(file: Path, target: Path, found: os.stat_result, buffer: memoryview) -> str:
+    """Copy a file, durably and with its time; return the digests of its chunks.
+
+    Raises:
+        VersionGoneError: It is not the one that was found.
+    """
+    part, done, digests = target.with_name(f"{target.name}.part"), 0, list[str]()
+    with open(file, "rb") as content:
+        while size := content.readinto(buffer):
+            write_chunk(part, buffer[:size], done)
+            digests.append(hashlib.sha256(buffer[:size]).hexdigest())
+            done += size
+    if done != found.st_size:
+        raise VersionGoneError(f"{file} changed while it was read")
+    complete_part(part, target, done, found.st_mtime_ns)
+    return "".join(digests)

@@ -1,7 +1,7 @@
 """Removes old images and entries of attics when an operator asks for it.
 
-    <store>/images, files            images from which no log can be replayed; files of no image
-    attics of the site               what was set aside (`attic`)
+    directories of images   images from which no log can be replayed; rests of killed backups
+    attics of the site      what was set aside (`attic`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
 because the log begins after its position, and the site has newer ones.  An entry of
@@ -56,7 +56,7 @@ class Unwanted:
                 raise InvalidRequestError(
                     f"{name} is {value}", hint="1 is the least.", field=name, value=value
                 )
-        if self.images is not None and not (self.images / "images").is_dir():
+        if self.images is not None and not ImageStore(self.images).names():
             raise InvalidRequestError(
                 f"there are no backup images in {self.images}",
                 hint="Name the directory that `sparktxlog backup` writes to.",
@@ -98,7 +98,8 @@ class Removal:
     #: Images, or directories, that stay.
     kept: int = 0
     files: int = 0
-    #: Of the removed names; a file with another hard link still takes its space.
+    #: Of an image those that no other one has; of an attic those of the removed names, and a file
+    #: with another hard link still takes its space.
     size_bytes: int = 0
     #: What was skipped, and why; a later run may do it.
     skipped: str = ""
@@ -160,21 +161,18 @@ def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
     state = read_state(lake)
     worker_id = state.worker_id if state is not None else None
     with store.writing():
-        # All are read first: if a manifest is damaged, its files are not known.
+        # All are read first: if a manifest is damaged, nobody knows which ones are the newest.
         images = store.images()
         own = [image for image in images if _is_own(image, site, worker_id)]
         gone = outlived(own, site.kept_after, unwanted.keep_images)
         names = [image.name for image in gone]
-        if not unwanted.dry_run:
-            for name in names:
-                store.remove(name)
-        swept = store.sweep(without=names, dry_run=unwanted.dry_run)
+        files, size_bytes = store.remove(names, dry_run=unwanted.dry_run)
     return Removal(
         kind="images",
         removed=names,
         kept=len(images) - len(names),
-        files=swept.files,
-        size_bytes=swept.size_bytes,
+        files=files,
+        size_bytes=size_bytes,
     )
 
 

@@ -1,30 +1,37 @@
 """Restores a replica from an image; the log after the image then brings it to any position.
 
+It is a copy from a donor on a disk: staged in a workspace below the lake, each chunk compared with
+its digest, then swapped in by a rename of each table.
+
 A restored replica is a new worker: it reports the image's position and chain hash, its node finds
 both in its queue (IN_SYNC), and the worker replays the rest.  While files are written, the lake
 contains the marker `_sparktxlog/restoring.json`: no worker starts there (`state.py` refuses it),
-and only `force_clean` removes the files.  Digests are verified while writing; only a recount by
-Spark shows whether the rows match their signatures.
+and only `force_clean` removes the files.  Only a recount by Spark shows whether the rows match
+their signatures.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
-from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from time import time_ns
 
 import msgspec
 
 from sparktxlog.delta.log_files import is_in_log
-from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError, StorageError
-from sparktxlog.model.ids import check_table_name
+from sparktxlog.errors import InvalidRequestError, NotFoundError, StorageError
+from sparktxlog.files.fetch import Progress
+from sparktxlog.files.part_writer import chunk_buffer
+from sparktxlog.files.selection import is_file
+from sparktxlog.files.tasks import FileTask
+from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
+from sparktxlog.model.ids import check_relative_path, check_table_name
 from sparktxlog.storage.durability import sync_directory, write_durably
 from sparktxlog.worker.apply.cutting import Cut
-from sparktxlog.worker.backup.image_store import Image, ImageFile, ImageStore
-from sparktxlog.worker.backup.imaging import ImageProgress
+from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import (
     RESTORING,
     STATE_DIRECTORY,
@@ -73,20 +80,21 @@ def restore_replica(
     lake: str | Path,
     *,
     force_clean: bool = False,
-    tell: Callable[[ImageProgress], None] = lambda _: None,
+    tell: Progress = lambda done, total: None,
 ) -> ReplicaState:
     """Write an image into a new lake; return the new replica's state.
 
     Args:
         force_clean: Remove what an interrupted restore left.
-        tell: Called after each file.
+        tell: Called with present and total bytes, twice a second and at the end.
 
     Raises:
+        InvalidNameError: The image names a file outside of its tables (definite).
         InvalidRequestError: The lake is not empty (definite: it was not touched).
         CorruptLogError: A file of the image is missing or damaged; the marker stays.
-        StorageError: A file could not be written; the marker stays.
+        DiskFullError, StorageError: A file could not be written; the marker stays.
     """
-    lake = Path(lake).absolute()
+    lake, tasks = Path(lake).absolute(), _tasks(image)
     try:
         check_room(lake, force_clean=force_clean)
         with closing(ReplicaDirectory(lake)) as directory:
@@ -97,7 +105,12 @@ def restore_replica(
             for parent in (lake, lake.parent):
                 sync_directory(parent)
             _clean(directory)
-            _write_tables(store, image, lake, tell)
+            workspace = CopyWorkspace(lake, image.name)
+            store.fetch(image, workspace, tasks, tell)
+            for name in image.tables:
+                workspace.table_dir(name).rename(lake / name)
+            sync_directory(lake)
+            remove_workspaces(lake)
             state = _state_of(image)
             directory.record_snapshot(state.position, state.tables)
             directory.save(state)
@@ -113,20 +126,23 @@ def restore_replica(
 
 
 def damaged_files(
-    store: ImageStore, image: Image, *, tell: Callable[[ImageProgress], None] = lambda _: None
+    store: ImageStore, image: Image, *, tell: Progress = lambda done, total: None
 ) -> list[dict[str, str]]:
-    """Read all files of an image; return table, path and stored name of the damaged ones."""
-    damaged = []
-    files = done = 0
-    total = image.size_bytes
+    """Read all files of an image; return table, path and place of the damaged ones."""
+    damaged, done, total = list[dict[str, str]](), 0, image.size_bytes
+    donor, buffer = store.donor(image), chunk_buffer(image.chunk_bytes)
     for name, file in image.all_files:
+        place, size = donor.root / name / file.path, file.size_bytes
         try:
-            for _ in store.blocks(file, f"file {file.path} of table {name!r}"):
-                pass
-        except CorruptLogError:
-            damaged.append({"table": name, "path": file.path, "stored": file.digest})
-        files, done = files + 1, done + file.size_bytes
-        tell(ImageProgress(table=name, files=files, size_bytes=done, total_bytes=total))
+            found = is_file(place, size)
+            for offset in range(0, size if found else 0, donor.chunk_bytes):
+                donor.fetch(name, file.path, offset, buffer[: size - offset])
+        except StorageError:
+            found = False
+        if not found:
+            damaged.append({"table": name, "path": file.path, "stored": str(place)})
+        done += size
+        tell(done, total)
     return damaged
 
 
@@ -177,44 +193,17 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _write_tables(
-    store: ImageStore, image: Image, lake: Path, tell: Callable[[ImageProgress], None]
-) -> None:
-    files = done = 0
+def _tasks(image: Image) -> list[FileTask]:
+    """Return what is fetched for all tables; InvalidNameError for a name that leads elsewhere."""
+    tasks, now = list[FileTask](), time_ns() // 1000
     for name, table in sorted(image.tables.items()):
-        root = lake / check_table_name(name)
-        # The log comes last: without it a directory is no table.
-        for file in sorted(table.files, key=lambda file: (is_in_log(file.path), file.path)):
-            target = _inside(root, file.path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write_file(store, file, target, f"file {file.path} of table {name!r}")
-            files, done = files + 1, done + file.size_bytes
-            total = image.size_bytes
-            tell(ImageProgress(table=name, files=files, size_bytes=done, total_bytes=total))
-        for folder, _, _ in os.walk(root):
-            sync_directory(folder)
-    sync_directory(lake)
-
-
-def _write_file(store: ImageStore, file: ImageFile, target: Path, where: str) -> None:
-    with open(target, "xb") as written:
-        written.writelines(store.blocks(file, where))
-        written.flush()
-        if is_in_log(file.path):
-            # Delta dates commits by the time of their files.  Data files keep the restore's time.
-            os.utime(written.fileno(), ns=(file.modified_at * 1000, file.modified_at * 1000))
-        os.fsync(written.fileno())
-
-
-def _inside(root: Path, path: str) -> Path:
-    parts = path.split("/")
-    if path.startswith("/") or any(part in ("", ".", "..") for part in parts):
-        raise InvalidRequestError(
-            f"the image names a file outside of its table: {path[:120]!r}",
-            hint="It was not written by `sparktxlog backup`.",
-            path=path[:120],
-        )
-    return root.joinpath(*parts)
+        check_table_name(name)
+        for file in table.files:
+            check_relative_path(file.path)
+            task = FileTask.of(name, file)
+            # Delta dates commits by the time of their files.  Data files get the restore's time.
+            tasks.append(task if is_in_log(file.path) else replace(task, modified_at=now))
+    return tasks
 
 
 def _state_of(image: Image) -> ReplicaState:

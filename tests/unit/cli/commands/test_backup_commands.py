@@ -97,20 +97,15 @@ def test_the_site_is_found_in_its_configuration(shell: Shell, tmp_path: Path) ->
     data = tmp_path / "data"
     Lake(data / "lake").append((1, "x"))
     config = tmp_path / "a.toml"
-    config.write_text(
-        f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{data}"\n'
-        "replication.compression = false\n"
-    )
+    config.write_text(f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{data}"\n')
     made = shell.json("backup", tmp_path / "backups", "--config", config)
     assert made["site"] == "A" and made["files"] == 2
-    assert not list((tmp_path / "backups").rglob("*.zst"))
 
 
 @pytest.mark.parametrize("by_lake", [False, True])
-def test_a_node_tells_whether_files_are_compressed(
+def test_a_node_names_its_site(
     shell: Shell, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_lake: bool
 ) -> None:
-    lake.append(*((number, "x" * 50) for number in range(2_000)))
     info: dict[str, Any] = {"node_id": "A", "lake_root": str(lake.path)}
     info["commit_table_dir"] = str(tmp_path / "commit_tables")
 
@@ -123,14 +118,7 @@ def test_a_node_tells_whether_files_are_compressed(
 
     monkeypatch.setattr(backup_commands, "NodeApi", Node)
     named = ("--url", "http://a:1", *(("--lake", str(lake.path)) if by_lake else ()))
-    for compressed in (False, True):
-        info["replication_compression"] = compressed
-        store = tmp_path / f"backups-{compressed}"
-        made = shell.json("backup", store, *named)
-        assert (made["site"], made["compression"]) == ("A", compressed)
-        assert bool(list(store.rglob("*.zst"))) is compressed
-    made = shell.json("backup", tmp_path / "plain", *named, "--no-compression")
-    assert not made["compression"] and not list((tmp_path / "plain").rglob("*.zst"))
+    assert shell.json("backup", tmp_path / "backups", *named)["site"] == "A"
 
 
 def test_an_image_is_chosen_for_a_restore_point_and_refused_if_the_log_does_not_reach_it(
@@ -163,7 +151,7 @@ def test_an_image_is_chosen_for_a_restore_point_and_refused_if_the_log_does_not_
     shell.text(*given, "--at", "p", "--at-most", "3", code=2)
 
 
-def test_a_lake_that_no_node_serves_is_backed_up_with_a_word_about_compression(
+def test_a_lake_that_no_node_serves_is_backed_up_without_commit_tables(
     lake: Lake,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -174,19 +162,17 @@ def test_a_lake_that_no_node_serves_is_backed_up_with_a_word_about_compression(
     assert invoke(monkeypatch, "backup", store, *nobody) == 0
     out, err = capsys.readouterr()
     made = json.loads(out)
-    assert (made["site"], made["compression"]) == ("", True) and "--no-compression" in err
-    assert "commit tables are left out" in " ".join(err.split())
+    assert made["site"] == "" and "commit tables are left out" in " ".join(err.split())
 
 
 def test_a_damaged_image_is_named(shell: Shell, lake: Lake, tmp_path: Path) -> None:
     store = tmp_path / "backups"
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
     file = ImageStore(store).image("one").tables["t"].files[-1]
-    path = ImageStore(store).location(file.digest)
-    assert path is not None
+    path = store / "one" / "t" / file.path
     path.write_bytes(b"another")
     found = shell.json("backup", "verify", store, "one", code=1)
-    assert found["damaged"] == [{"table": "t", "path": file.path, "stored": file.digest}]
+    assert found["damaged"] == [{"table": "t", "path": file.path, "stored": str(path)}]
     assert "is damaged" in shell.text("backup", "verify", store, "one", code=1)
     left = shell.text("restore", store, "one", "--lake", tmp_path / "new", code=1)
     assert "is damaged" in left

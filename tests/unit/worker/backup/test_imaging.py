@@ -31,7 +31,7 @@ from sparktxlog.errors import (
 from sparktxlog.worker.backup import imaging, restoring
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica, image_name, version_files
-from sparktxlog.worker.backup.restoring import choose_image, restore_replica
+from sparktxlog.worker.backup.restoring import choose_image, damaged_files, restore_replica
 from sparktxlog.worker.replica.state import (
     PendingCopy,
     ReplicaDirectory,
@@ -63,10 +63,12 @@ def test_a_restored_image_is_the_replica_at_its_position(
         os.utime(log / f"{number:020}.json", (1_600_000_000 + number, 1_600_000_000 + number))
     wanted = rows(lake.path)
     done = back_up_replica(lake.path, store, name="one", site="A")
-    assert done.repeated == 0 and done.read_files == done.new_files == done.image.files == 5
+    assert done.repeated == 0 and done.new_files == done.image.files == 5
     lake.append((4, "x"))
-    told: list[imaging.ImageProgress] = []
-    state = restore_replica(store, store.image("one"), tmp_path / "new", tell=told.append)
+    told: list[tuple[int, int]] = []
+    state = restore_replica(
+        store, store.image("one"), tmp_path / "new", tell=lambda *said: told.append(said)
+    )
     assert rows(tmp_path / "new") == wanted
     assert (state.position, state.chain_hash, state.log_id, state.epoch) == (
         before.position,
@@ -79,56 +81,77 @@ def test_a_restored_image_is_the_replica_at_its_position(
     assert read_snapshots(tmp_path / "new") == {2: {"t": 1}}
     commits = [p.stat().st_mtime for p in sorted((tmp_path / "new/t/_delta_log").glob("*.json"))]
     assert commits == [1_600_000_000, 1_600_000_001]
-    assert told[-1].files == 5
-    assert told[-1].size_bytes == told[-1].total_bytes == done.image.size_bytes
+    assert told[-1] == (done.image.size_bytes, done.image.size_bytes)
     # The table goes on where it was.
     Lake(tmp_path / "new").append((9, "y"))
     assert len(rows(tmp_path / "new")) == len(wanted) + 1
 
 
-def test_a_second_backup_stores_and_reads_only_what_is_new(lake: Lake, store: ImageStore) -> None:
+def test_a_second_backup_stores_and_reads_only_what_is_new(
+    lake: Lake, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     back_up_replica(lake.path, store, name="one")
     before = stored_files(store)
     again = back_up_replica(lake.path, store, name="two")
-    assert (again.read_files, again.new_files, again.added_bytes) == (0, 0, 0)
-    assert stored_files(store) == before
+    assert (again.new_files, again.added_bytes) == (0, 0)
+    assert stored_files(store).keys() == before.keys()
     lake.append((4, "x"))
     third = back_up_replica(lake.path, store, name="three")
     # One data file and one commit.
-    assert (third.read_files, third.new_files) == (2, 2)
-    added = stored_files(store) - before
+    assert third.new_files == 2
+    after = stored_files(store)
+    added = [after[inode] for inode in after.keys() - before.keys()]
     assert sum(path.stat().st_size for path in added) == third.added_bytes
-    # What was read is only remembered to save time.
-    (store.root / "known.jsonl").write_text('["torn')
-    anew = back_up_replica(lake.path, store, name="four")
-    assert anew.read_files == anew.image.files and anew.new_files == 0
+    # Where files can have one name only, all of them are copied.
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("one name only")))
+    apart = back_up_replica(lake.path, store, name="four")
+    assert apart.new_files == apart.image.files
+    assert all(damaged_files(store, image) == [] for image in store.images())
     assert [image.name for image in store.images()] == ["one", "two", "three", "four"]
 
 
-def test_files_are_compressed_where_it_pays(tmp_path: Path) -> None:
-    text, noise = tmp_path / "text", tmp_path / "noise"
-    text.write_bytes(b"once more " * 300_000)
-    noise.write_bytes(os.urandom(3_000_000))
-    store = ImageStore(tmp_path / "packed")
-    with store.writing():
-        packed, plain = store.put(text), store.put(noise)
-    assert packed.added_bytes < packed.size_bytes / 100
-    assert plain.added_bytes == plain.size_bytes
-    bare = ImageStore(tmp_path / "bare", compress=False)
-    with bare.writing():
-        assert bare.put(text).added_bytes == 3_000_000
-        assert bare.put(text).added_bytes == 0
+def test_a_file_of_another_time_or_cut_in_the_image_before_is_stored_again(
+    lake: Lake, store: ImageStore
+) -> None:
+    image = back_up_replica(lake.path, store, name="one").image
+    touched, cut = (file for file in image.tables["t"].files[:2])
+    os.utime(lake.path / "t" / touched.path)
+    os.truncate(store.root / "one" / "t" / cut.path, 5)
+    done = back_up_replica(lake.path, store, name="two")
+    assert done.new_files == 2 and damaged_files(store, done.image) == []
+
+
+def test_digests_of_chunks_of_another_size_are_not_taken_over(
+    lake: Lake, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up_replica(lake.path, store, name="one")
+    monkeypatch.setattr(imaging, "CHUNK_BYTES", 512)
+    image = back_up_replica(lake.path, store, name="two").image
+    assert image.chunk_bytes == 512 and damaged_files(store, store.image("two")) == []
+
+
+def test_an_image_is_a_directory_of_tables(lake: Lake, store: ImageStore) -> None:
+    back_up_replica(lake.path, store, name="one")
+    assert rows(store.root / "one") == rows(lake.path)
+    (store.root / "one").rename(store.root / "kept")
+    assert store.image("kept").name == "kept" and store.names() == ["kept"]
+
+
+def test_a_directory_of_an_earlier_commit_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "known.jsonl").touch()
+    with pytest.raises(InvalidRequestError, match="earlier commit"):
+        ImageStore(tmp_path)
 
 
 def test_names_are_checked_and_images_never_overwritten(lake: Lake, store: ImageStore) -> None:
-    for name in ("default", "Default", "", "../x", ".hidden", "a/b", "x" * 101):
+    for name in ("default", "Default", "lock", "", "../x", ".hidden", "a/b", "x" * 101):
         with pytest.raises(InvalidNameError, match="cannot name"):
             back_up_replica(lake.path, store, name=name)
     back_up_replica(lake.path, store, name="one")
-    content = (store.root / "images" / "one.json").read_bytes()
+    content = (store.root / "one" / "_image.json").read_bytes()
     with pytest.raises(InvalidRequestError, match="already"):
         back_up_replica(lake.path, store, name="one")
-    assert (store.root / "images" / "one.json").read_bytes() == content
+    assert (store.root / "one" / "_image.json").read_bytes() == content
     with pytest.raises(NotFoundError, match=r"no image 'two'"):
         store.image("two")
     assert image_name(1_700_000_000_000_000) == "20231114T221320Z"
@@ -150,7 +173,7 @@ def test_what_must_not_be_backed_up(lake: Lake, store: ImageStore, tmp_path: Pat
 
 
 def test_one_backup_writes_at_a_time(lake: Lake, store: ImageStore) -> None:
-    with store.writing(), pytest.raises(LockedError, match="another backup"):
+    with store.writing(), pytest.raises(LockedError, match="is in use by"):
         back_up_replica(lake.path, ImageStore(store.root), name="x")
 
 
@@ -161,8 +184,10 @@ def test_a_killed_backup_goes_on_behind_what_is_stored(lake: Lake, store: ImageS
 import os, signal
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
-def tell(progress):
-    if progress.files == 9:
+files = []
+def tell(done, total):
+    files.append(done)
+    if len(files) == 9:
         os.kill(os.getpid(), signal.SIGKILL)
 back_up_replica({str(lake.path)!r}, ImageStore({str(store.root)!r}), name="one", tell=tell)
 """
@@ -171,10 +196,12 @@ back_up_replica({str(lake.path)!r}, ImageStore({str(store.root)!r}), name="one",
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert store.names() == [] and len(stored_files(store)) == 9
-    (store.root / "files" / ".left.new").write_bytes(b"half of a file")
+    left = next(path for path in stored_files(store).values())
+    left.with_name("half.part").write_bytes(b"half of a file")
     done = back_up_replica(lake.path, store, name="one")
-    assert done.read_files == done.new_files == done.image.files - 9
-    assert not list((store.root / "files").glob(".*"))
+    assert done.new_files == done.image.files - 9 and damaged_files(store, done.image) == []
+    assert len(stored_files(store)) == done.image.files
+    assert sorted(path.name for path in store.root.iterdir()) == ["lock", "one"]
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
@@ -183,8 +210,7 @@ def test_a_damaged_file_is_found_before_the_worker_can_start(
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     victim = next(file for file in image.tables["t"].files if file.path.endswith(".parquet"))
-    path = store.location(victim.digest)
-    assert path is not None
+    path = store.root / "one" / "t" / victim.path
     content = path.read_bytes()
     match damage:
         case "flip":
@@ -200,18 +226,21 @@ def test_a_damaged_file_is_found_before_the_worker_can_start(
         pytest.raises(CorruptLogError, match="broken off"),
     ):
         directory.load()
-    # The site is still there: the next backup stores the file anew, but only if it is gone.
-    if damage == "remove":
-        assert back_up_replica(lake.path, store, name="two").new_files == 1
+    (found,) = damaged_files(store, image)
+    assert found == {"table": "t", "path": victim.path, "stored": str(path)}
+    # The site is still there: the next image gets its file, but not if only bytes differ.
+    if damage != "flip":
+        done = back_up_replica(lake.path, store, name="two")
+        assert done.new_files == 1
         with pytest.raises(InvalidRequestError, match="broken off"):
-            restore_replica(store, image, tmp_path / "new")
-        restore_replica(store, image, tmp_path / "new", force_clean=True)
+            restore_replica(store, done.image, tmp_path / "new")
+        restore_replica(store, done.image, tmp_path / "new", force_clean=True)
         assert rows(tmp_path / "new") == rows(lake.path)
 
 
 def test_a_damaged_manifest_is_found(lake: Lake, store: ImageStore) -> None:
     back_up_replica(lake.path, store, name="one")
-    path = store.root / "images" / "one.json"
+    path = store.root / "one" / "_image.json"
     content = path.read_text()
     path.write_text(content.replace('"position":2', '"position":3'))
     with pytest.raises(CorruptLogError, match="digest"):
@@ -244,7 +273,8 @@ def test_a_broken_off_restore_is_removed_only_by_force(
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     new = tmp_path / "new"
-    monkeypatch.setattr(restoring, "is_in_log", lambda _: (_ for _ in ()).throw(OSError("full")))
+    full = lambda *_: (_ for _ in ()).throw(OSError("full"))
+    monkeypatch.setattr(restoring, "remove_workspaces", full)
     with pytest.raises(StorageError, match="full"):
         restore_replica(store, image, new)
     monkeypatch.undo()
@@ -264,16 +294,24 @@ def test_a_killed_restore_leaves_nothing_a_worker_would_take(
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     new = tmp_path / "new"
-    for files in (1, image.files):
+    # After the first file, after the last one, and when the first table is in its place.
+    for renames in (1, image.files, image.files + 1):
         script = f"""
 import os, signal
+from pathlib import Path
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.restoring import restore_replica
 store = ImageStore({str(store.root)!r})
-def tell(progress):
-    if progress.files == {files}:
-        os.kill(os.getpid(), signal.SIGKILL)
-restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True, tell=tell)
+renamed = []
+def dying(rename):
+    def act(path, target):
+        rename(path, target)
+        renamed.append(path)
+        if len([path for path in renamed if "copies" in path.parts]) == {renames}:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return act
+Path.replace, Path.rename = dying(Path.replace), dying(Path.rename)
+restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True)
 """
         ended = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=False
@@ -302,12 +340,13 @@ def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: ImageStore
         choose_image(store, None, 1)
 
 
-def vacuum_at(files: int, act: Callable[[], None]) -> Callable[[imaging.ImageProgress], None]:
-    done: list[int] = []
+def vacuum_at(files: int, act: Callable[[], None]) -> Callable[[int, int], None]:
+    """Return what acts, once, when so many files are stored."""
+    told: list[int] = []
 
-    def tell(progress: imaging.ImageProgress) -> None:
-        if progress.files == files and not done:
-            done.append(1)
+    def tell(done: int, total: int) -> None:
+        told.append(done)
+        if len(told) == files:
             act()
 
     return tell
