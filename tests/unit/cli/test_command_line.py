@@ -570,7 +570,6 @@ def test_a_bad_example_name_is_refused() -> None:
         "backup create /images --lake PLACE",
         "backup list PLACE",
         "backup verify PLACE",
-        "backup verify /images --recount --scratch PLACE",
         "catch-up --lake PLACE",
         "checkpoint copy /q PLACE",
         "checkpoint copy PLACE /q",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -32,12 +32,13 @@ from sparktxlog.cli.common_options import (
 )
 from sparktxlog.cli.dry_runs import DryRun, print_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table, show
-from sparktxlog.errors import DiskFullError, ExpiredError, InvalidRequestError, TxLogError
+from sparktxlog.errors import ExpiredError, TxLogError
 from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.commit_table_images import KeptCommitTable
     from sparktxlog.worker.backup.image_store import Image, ImageStore
+    from sparktxlog.worker.replica.state import ReplicaTable
 
 
 class _DirectoryFirst(TyperGroup):
@@ -150,23 +151,15 @@ def verify_image(
     recount: Annotated[
         bool, typer.Option("--recount", help="Also recount the signatures, with Spark.")
     ] = False,
-    scratch: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --recount: where the image fits; default: the system's.",
-            parser=local_place,
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read an image's files and compare their digests; exit code 1 if files are damaged.
 
-    With --recount also write the image to a scratch directory and count the rows there: exit code
-    4 if the rows of a table do not match its signature.
+    With --recount also count the rows of the image's tables where they lie: exit code 4 if those
+    of a table do not match its signature.
     """
     from sparktxlog.worker.backup.image_store import ImageStore
-    from sparktxlog.worker.backup.restoring import choose_image, damaged_files
+    from sparktxlog.worker.backup.restoring import choose_image, damaged_files, tables_of
 
     if recount:
         require_spark()
@@ -175,7 +168,7 @@ def verify_image(
     with _bar("verifying") as tell:
         damaged = damaged_files(store, image, tell=tell)
     counted = recount and not damaged
-    wrong = _recount_image(store, image, scratch) if counted else {}
+    wrong = _recount(store.root / image.name, tables_of(image)) if counted else {}
     if as_json:
         print_json(_summary(image) | {"damaged": damaged} | _counted(counted, wrong))
     elif damaged:
@@ -454,7 +447,7 @@ def rehearse_image(
         with_spark: Whether rows are counted, if there is Spark; digests always are.
     """
     from sparktxlog.worker.backup.image_store import ImageStore
-    from sparktxlog.worker.backup.restoring import choose_image
+    from sparktxlog.worker.backup.restoring import choose_image, restore_replica
 
     store = ImageStore(directory)
     image = choose_image(store, None, None)
@@ -462,42 +455,21 @@ def rehearse_image(
 
     def run() -> tuple[float, Wrong]:
         begun = time.monotonic()
-        wrong = _recount_image(store, image, None, counts=counts)
+        with tempfile.TemporaryDirectory(prefix="sparktxlog-restored-") as room:
+            lake = Path(room) / "lake"
+            with _bar("writing") as tell:
+                restore_replica(store, image, lake, tell=tell)
+            wrong = _recount(lake) if counts else {}
         return time.monotonic() - begun, wrong
 
     return _summary(image), run
 
 
-def _recount_image(
-    store: ImageStore, image: Image, scratch: Path | None, *, counts: bool = True
-) -> Wrong:
-    """Write an image to a scratch directory, count its rows there if wanted, and remove it."""
-    from sparktxlog.worker.backup.restoring import restore_replica
-
-    if scratch is not None and not scratch.is_dir():
-        raise InvalidRequestError(
-            f"{scratch} is no directory",
-            hint="Name an existing one with --scratch.",
-            path=str(scratch),
-        )
-    with tempfile.TemporaryDirectory(prefix="sparktxlog-recount-", dir=scratch) as room:
-        free = shutil.disk_usage(room).free
-        if free < image.size_bytes:
-            raise DiskFullError(
-                f"{room} has {free:,} bytes free, the image needs {image.size_bytes:,}",
-                hint="Name a directory with more space with --scratch.",
-                path=room,
-            )
-        with _bar("writing") as tell:
-            restore_replica(store, image, Path(room) / "lake", tell=tell)
-        return _recount(Path(room) / "lake") if counts else {}
-
-
-def _recount(lake: Path) -> Wrong:
+def _recount(lake: Path, tables: Mapping[str, ReplicaTable] | None = None) -> Wrong:
     with local_spark("restore") as spark:
         from sparktxlog.worker.verify.verify import recount_tables
 
-        return recount_tables(spark, lake)
+        return recount_tables(spark, lake, tables)
 
 
 def _summary(image: Image) -> dict[str, Any]:

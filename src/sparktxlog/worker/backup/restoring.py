@@ -206,6 +206,16 @@ def _tasks(image: Image) -> list[FileTask]:
     return tasks
 
 
+def tables_of(image: Image) -> dict[str, ReplicaTable]:
+    """Return the tables of an image as the state of its replica records them."""
+    return {
+        name: ReplicaTable(
+            definition=table.definition, version=table.version, signature=table.signature
+        )
+        for name, table in image.tables.items()
+    }
+
+
 def _state_of(image: Image) -> ReplicaState:
     return ReplicaState(
         worker_id=uuid.uuid4().hex[:12],
@@ -213,11 +223,6 @@ def _state_of(image: Image) -> ReplicaState:
         epoch=image.epoch,
         position=image.position,
         chain_hash=image.chain_hash,
-        tables={
-            name: ReplicaTable(
-                definition=table.definition, version=table.version, signature=table.signature
-            )
-            for name, table in image.tables.items()
-        },
+        tables=tables_of(image),
         cut=Cut(position=image.position, chain_hash=image.chain_hash, epoch=image.epoch),
     )

@@ -192,14 +192,21 @@ def _recount_of(state: ReplicaState, node_id: str, findings: Iterable[TableFindi
     return state.recount(node_id, tables)
 
 
-def recount_tables(spark: SparkSession, lake: str | Path) -> dict[str, tuple[str, str]]:
+def recount_tables(
+    spark: SparkSession, lake: str | Path, tables: Mapping[str, ReplicaTable] | None = None
+) -> dict[str, tuple[str, str]]:
     """Recount a replica without its node; return table → (recorded, counted) where they differ.
+
+    Args:
+        lake: Directory of the tables, which is only read.
+        tables: What is recorded of them; default: what the replica's state says.
 
     Raises:
         NotAppliedError: There is no replica (definite).
     """
     session, found = applier_session(spark), {}
-    for name, table in sorted(applied_state(lake).tables.items()):
+    recorded = applied_state(lake).tables if tables is None else tables
+    for name, table in sorted(recorded.items()):
         counted = count_rows(session, Path(lake) / name, table)
         if counted != table.signature:
             found[name] = (table.signature.to_text(), counted.to_text())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -187,17 +186,3 @@ def test_counting_rows_is_refused_at_once_without_spark(
     assert "add --no-verify" in shell.text("restore", store, "--lake", new, code=1)
     assert not new.exists()
     assert "PySpark" in shell.text("backup", "verify", store, "one", "--recount", code=1)
-
-
-def test_a_recount_needs_room_for_the_image(
-    shell: Shell, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "backups"
-    shell.text("backup", store, "--lake", lake.path, "--name", "one")
-    full = shutil.disk_usage(tmp_path)._replace(free=10)
-    monkeypatch.setattr(backup_commands.shutil, "disk_usage", lambda _: full)
-    nowhere = ("--recount", "--scratch", tmp_path / "nowhere")
-    assert "no directory" in shell.text("backup", "verify", store, "one", *nowhere, code=2)
-    said = shell.text("backup", "verify", store, "one", "--recount", "--scratch", tmp_path, code=1)
-    assert "10 bytes free" in said and "--scratch" in said
-    assert not list(tmp_path.glob("sparktxlog-recount-*"))
