@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from sparktxlog.errors import StorageError
 from sparktxlog.files.donor_link import SILENCE_S
-from sparktxlog.files.donors import Donor, StoredFiles, connect
+from sparktxlog.files.file_donors import FileDonor, StoredFiles, connect
 from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
 from sparktxlog.files.selection import Wanted, is_file
 from sparktxlog.files.tasks import Fetched, FileWork
@@ -102,7 +102,7 @@ class _Fetch:
         self._untaken = _chunks_of(works)
         self._over = False
         #: Grows while the caller's thread reads it, which takes a copy: that is one step.
-        self._links: list[Donor] = []
+        self._links: list[FileDonor] = []
         #: Bytes put in place, uncompressed and as sent.
         self.fetched_bytes = 0
         self.wire_bytes = 0
@@ -157,7 +157,7 @@ class _Fetch:
         with self._lock:
             return None if self._over else next(self._untaken, None)
 
-    def _fetch(self, link: Donor, work: FileWork, chunk: int, buffer: memoryview) -> int:
+    def _fetch(self, link: FileDonor, work: FileWork, chunk: int, buffer: memoryview) -> int:
         """Put a chunk in its place; return its bytes as sent."""
         offset, view = chunk * work.chunk_bytes, buffer[: work.length(chunk)]
         wire = link.fetch(*work.task.key, offset, view)

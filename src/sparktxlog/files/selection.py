@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sparktxlog.errors import DiskFullError
 from sparktxlog.files.donor_link import digest_batches
-from sparktxlog.files.donors import StoredFiles, connect
+from sparktxlog.files.file_donors import StoredFiles, connect
 from sparktxlog.files.tasks import FileTask, FileWork, hash_chunks
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease

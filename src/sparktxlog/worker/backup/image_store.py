@@ -30,8 +30,8 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from sparktxlog.files.donors import StoredFiles
 from sparktxlog.files.fetch import Progress, fetch_files
+from sparktxlog.files.file_donors import StoredFiles
 from sparktxlog.files.selection import require_space, select_files
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace

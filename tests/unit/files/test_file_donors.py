@@ -9,8 +9,8 @@ import pytest
 from tests.unit.files.conftest import CHUNK, FILES, assert_staged, write_table
 
 from sparktxlog.errors import CorruptLogError, InvalidNameError
-from sparktxlog.files.donors import StoredFiles
 from sparktxlog.files.fetch import fetch_files
+from sparktxlog.files.file_donors import StoredFiles
 from sparktxlog.files.selection import select_files
 from sparktxlog.files.tasks import FileTask, hash_chunks
 from sparktxlog.files.workspace import CopyWorkspace

@@ -15,7 +15,7 @@ from sparktxlog.files.tasks import FileKey, FileTask, split_digests
 from sparktxlog.model.copying import Lease
 
 
-class Donor(Protocol):
+class FileDonor(Protocol):
     """Sends chunks and digests of its files.  Used by one thread; `abort` and `overdue` by any."""
 
     def fetch(self, table: str, path: str, offset: int, into: memoryview) -> int:
@@ -45,7 +45,7 @@ class StoredFiles:
     known: Mapping[FileKey, str]
 
     def fetch(self, table: str, path: str, offset: int, into: memoryview) -> int:
-        """As `Donor`.
+        """As `FileDonor`.
 
         Raises:
             CorruptLogError: The file is missing or damaged, or cannot be read.
@@ -62,7 +62,7 @@ class StoredFiles:
         return 0
 
     def digests(self, tasks: Sequence[FileTask]) -> dict[FileKey, list[str]]:
-        """As `Donor`."""
+        """As `FileDonor`."""
         return {task.key: split_digests(self.known[task.key]) for task in tasks}
 
     def overdue(self, now_s: float) -> bool:
@@ -76,7 +76,7 @@ class StoredFiles:
         """Do nothing: no file stays open."""
 
 
-def connect(donor: Lease | StoredFiles, *, silence_s: float = SILENCE_S) -> Donor:
+def connect(donor: Lease | StoredFiles, *, silence_s: float = SILENCE_S) -> FileDonor:
     """Open a donor; no file is read yet.
 
     Args:
