@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delta": {"storage.durability", "storage.foreign_files"},
     "attic": {"storage.durability"},
     "codec": {"delta.commit_contents"} | _EPOCHS,
-    "storage": {"attic", "codec", "delta", "protocol.messages.recovery"} | _EPOCHS,
+    "storage": {"attic", "codec", "delta", "files.place", "protocol.messages.recovery"} | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
         "attic", "config", "protocol", "catchup", "codec", "delta", "health", "storage",
@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage.payloads.payload_store",
     } | _EPOCHS,
     "http": {"codec", "tracing"},
-    "files": {"codec", "http", "storage.durability", "supervision"},
+    "files": {"codec", "http", "storage.durability", "storage.foreign_files", "supervision"},
     "worker": {
         "attic", "catchup", "codec", "delta", "health", "http", "storage.commit_tables",
         "storage.durability", "storage.interfaces", "storage.lock",

@@ -65,8 +65,7 @@ def main(config: str, point: str) -> int:
     elif point == "verified":
         run_fetching.check_run = dying_after(run_fetching.check_run)
     elif point == "received":
-        receive = dying_after(LocalPayloadStore.receive)
-        LocalPayloadStore.receive = receive  # type: ignore[method-assign]
+        LocalPayloadStore.fetch = dying_after(LocalPayloadStore.fetch)  # type: ignore[method-assign]
     else:
         Journal.write = dying_write("B", point)  # type: ignore[method-assign]
     assert publisher.publish  # the publisher calls what was replaced above

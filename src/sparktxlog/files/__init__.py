@@ -1,4 +1,6 @@
-"""Moves files between sites: a donor pins and offers them, or has them; a target fetches them.
+"""Moves files between sites.
+
+A copy: a donor pins and offers files, or has them; a target fetches them.
 
     pins        what a lease keeps: hard links to the files of a replica
     pinned_chunks  what is sent: chunks of pinned files, and their digests
@@ -10,8 +12,12 @@
     part_writer  chunks into files, past the page cache
     fetch       selected files in, staged files out; by threads, here or at executors
 
-The target's side is used by threads of a Spark driver and by functions that Spark ships to
-executors: imports stay light, parts are picklable, nothing is global.
+All others, each with a digest of its own in a manifest:
+
+    place       a directory where they arrive: resumed, verified, durable, or refused
+
+The target's side of a copy is used by threads of a Spark driver and by functions that Spark ships
+to executors: imports stay light, parts are picklable, nothing is global.
 """
 
 from __future__ import annotations

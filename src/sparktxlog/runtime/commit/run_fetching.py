@@ -23,6 +23,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
+from sparktxlog.files.place import Place
 from sparktxlog.model.transactions.operation import RunFacts, RunManifest, StagedFile
 from sparktxlog.protocol.messages.events import FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.messages.posts import Announcement, RunHeader
@@ -30,7 +31,6 @@ from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.supervision import KeyedTasks
 from sparktxlog.transport.peer_link import PeerLink
 from sparktxlog.transport.run_requests import SMALL_BYTES
@@ -197,7 +197,7 @@ class RunFetcher:
         link: PeerLink,
         file: StagedFile,
         *,
-        into: LocalPayloadStore | None = None,
+        into: Place | None = None,
         source: str = "",
         named: bool = True,
     ) -> None:
@@ -213,10 +213,11 @@ class RunFetcher:
             ManifestMismatchError: The received bytes are another file (definite).
             StorageError: The own disk failed.
         """
+        place = into or self._payloads
+        fetch = partial(place.fetch, file, partial(link.stream, file, source=source), named=named)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                store = into or self._payloads
-                await self._threads.run(store.root, self._receive, link, file, store, source, named)
+                await self._threads.run(place.root, fetch)
             except StaleSessionError:
                 link.greet_again()
             except (TransportError, ManifestMismatchError):
@@ -225,27 +226,6 @@ class RunFetcher:
             else:
                 return
         raise TransportError(f"file {file.path!r} could not be fetched from {link.node_id}")
-
-    def _receive(
-        self,
-        link: PeerLink,
-        file: StagedFile,
-        store: LocalPayloadStore,
-        source: str,
-        named: bool,
-    ) -> None:
-        """Fetch one file, in a thread, unless a good copy is here."""
-        if store.has(file):
-            try:
-                store.verify(file)
-            except (ManifestMismatchError, StorageError) as error:
-                _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
-            else:
-                return
-        offset = store.received_bytes(file)
-        # All bytes may be here but unverified, if the node died before it put the file in place.
-        rest = link.stream(file, offset, source) if offset < file.size_bytes else ()
-        store.receive(file, rest, offset, named=named)
 
 
 def _is_missing(error: TxLogError) -> bool:

@@ -255,7 +255,7 @@ class TableFetcher:
         if await self._on_files(uuid, self.staging.finds_commit, uuid, wanted.file):
             return
         place = self.staging.commit_file(uuid, wanted.file)
-        await self._receive(wanted, links, uuid, str(place.relative_to(self._places.store.root)))
+        await self._receive(wanted, links, uuid, str(place.relative_to(self._places.arrivals.root)))
 
     async def _get_file(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
         if await self._on_files(uuid, self.staging.finds_file, uuid, wanted.file):
@@ -281,7 +281,7 @@ class TableFetcher:
                 continue
             kept = StagedFile(path=place, size_bytes=file.size_bytes, rows=0, digest=file.digest)
             try:
-                await self._fetcher.get_file(link, kept, into=self._places.store, source=path)
+                await self._fetcher.get_file(link, kept, into=self._places.arrivals, source=path)
             except (TransportError, ManifestMismatchError) as error:
                 if error.fields.get("status") != NotFoundError.http_status:
                     failure = error

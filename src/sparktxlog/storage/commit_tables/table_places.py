@@ -25,6 +25,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, log_of
 from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
+from sparktxlog.files.place import Place
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     free_name,
@@ -37,7 +38,6 @@ from sparktxlog.storage.durability import (
     sync_several,
 )
 from sparktxlog.storage.foreign_files import ForeignFile, Linked, foreign_file, goes_on
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _log = structlog.get_logger("sparktxlog.tables")
 
@@ -84,9 +84,9 @@ class TablePlaces:
         self._left, self._counting = _MOST_BYTES, threading.Lock()
 
     @cached_property
-    def store(self) -> LocalPayloadStore:
-        """The same directories, to receive files from peers: `<UUID>/<path below the table>`."""
-        return LocalPayloadStore(self._root)
+    def arrivals(self) -> Place:
+        """The same directories, for files of peers: `<UUID>/<path below the table>`."""
+        return Place(self._root)
 
     # -- places ------------------------------------------------------------------------------------
 

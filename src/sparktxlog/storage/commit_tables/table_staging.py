@@ -73,7 +73,7 @@ class TableStaging:
     def _holds(self, uuid: str, file: StagedFile) -> bool:
         """Return whether a file has its place; repeated calls read it only once."""
         try:
-            self._places.store.verify(replace(file, path=f"{uuid}/{file.path}"))
+            self._places.arrivals.verify(replace(file, path=f"{uuid}/{file.path}"))
         except (ManifestMismatchError, PayloadStoreError):
             return False
         return True

@@ -98,7 +98,7 @@ def broken_off(store: LocalPayloadStore, file: StagedFile, content: bytes) -> No
         raise TransportError("the node dies here")
 
     with pytest.raises(TransportError):
-        store.receive(file, chunks())
+        store.fetch(file, lambda offset: chunks())
 
 
 @pytest.mark.parametrize("held", [0, 7, len(CONTENT)])

@@ -5,21 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.errors import (
-    BusyError,
     InvalidNameError,
     ManifestMismatchError,
     PayloadStoreError,
     StorageError,
 )
-from sparktxlog.storage.foreign_files import foreign_file
-from sparktxlog.storage.payloads.local_store import INCOMING, LocalPayloadStore
+from sparktxlog.storage.foreign_files import INCOMING, foreign_file
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 NAME = "0a0a/orders/part-0.parquet"
 
@@ -44,7 +42,7 @@ def test_links_are_refused_wherever_they_stand(store: LocalPayloadStore, tmp_pat
             with pytest.raises(InvalidNameError):
                 act(file)
         with pytest.raises(InvalidNameError):
-            store.receive(file, [content])
+            store.fetch(file, lambda offset: [content[offset:]])
         with pytest.raises(InvalidNameError):
             store.write_file(name, content)
     assert not (tmp_path / "new").exists()
@@ -81,60 +79,6 @@ def test_a_file_changed_after_it_was_verified_is_looked_at_again(store: LocalPay
     store.write_file(NAME, content[:-10] + b"0123456789")
     with pytest.raises(ManifestMismatchError):
         store.verify(file)
-
-
-def test_the_same_file_is_not_received_twice_at_once(store: LocalPayloadStore) -> None:
-    content = parquet_bytes()
-    file = staged_of(NAME, content)
-
-    def chunks() -> Iterator[bytes]:
-        yield content[:10]
-        with pytest.raises(BusyError) as caught:
-            store.receive(file, [content])
-        assert caught.value.definite
-        yield content[10:]
-
-    store.receive(file, chunks())
-    store.verify(file)
-
-
-def test_a_peer_that_sends_without_end_is_stopped(store: LocalPayloadStore) -> None:
-    file = staged_of(NAME, parquet_bytes())
-    sent = 0
-
-    def endless() -> Iterator[bytes]:
-        nonlocal sent
-        while True:
-            sent += 1
-            yield bytes(100)
-
-    with pytest.raises(ManifestMismatchError):
-        store.receive(file, endless())
-    assert 100 * sent <= file.size_bytes + 100
-    assert store.received_bytes(file) == 0
-
-
-def test_broken_transfers_outlive_a_restart(store: LocalPayloadStore) -> None:
-    content = parquet_bytes()
-    file = staged_of(NAME, content)
-
-    def broken() -> Iterator[bytes]:
-        yield content[:50]
-        raise ConnectionError
-
-    with pytest.raises(ConnectionError):
-        store.receive(file, broken())
-    again = LocalPayloadStore(store.root)
-    assert again.received_bytes(file) == 50
-    # The same name with another content is another transfer.
-    assert again.received_bytes(staged_of(NAME, b"other")) == 0
-
-
-def test_a_received_file_replaces_a_wrong_one(store: LocalPayloadStore) -> None:
-    content = parquet_bytes()
-    store.write_file(NAME, b"rubbish")
-    store.receive(staged_of(NAME, content), [content])
-    store.verify(staged_of(NAME, content))
 
 
 def test_a_file_written_again_leaves_its_other_names_alone(
@@ -175,7 +119,7 @@ def test_a_file_of_a_commit_is_taken_in_and_may_be_anything(
         store.take_in({"../x": taken})
 
 
-@pytest.mark.parametrize("act", ["verify", "receive", "take_in"])
+@pytest.mark.parametrize("act", ["verify", "fetch", "take_in"])
 def test_what_could_not_be_synced_is_written_again(
     store: LocalPayloadStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
@@ -187,9 +131,7 @@ def test_what_could_not_be_synced_is_written_again(
         store.write_file(NAME, content)
     acts = {
         "verify": lambda: store.verify(file),
-        "receive": lambda: store.receive(
-            file, [content[store.received_bytes(file) :]], store.received_bytes(file)
-        ),
+        "fetch": lambda: store.fetch(file, lambda offset: [content[offset:]]),
         "take_in": lambda: store.take_in({NAME: foreign_file(tmp_path, source)}),
     }
     sync, dirty = os.fsync, dict[int, bool]()

@@ -1,0 +1,325 @@
+"""A place where files arrive: what a peer or an executor sends becomes a durable file, or nothing.
+
+`path` checks every name from outside: it stays below the root and crosses no link, so a manifest
+cannot make a node read or write elsewhere.  A file counts as held only after its size and digest
+were compared with its manifest, and its bytes and name were fsynced.
+
+    <root>/…              files, named as in their manifests
+    <root>/.incoming/…    transfers under way, kept to go on with
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from time import monotonic
+
+import structlog
+
+from sparktxlog.errors import (
+    BusyError,
+    InvalidNameError,
+    ManifestMismatchError,
+    PayloadStoreError,
+    StorageError,
+)
+from sparktxlog.model.ids import check_relative_path
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.storage.durability import (
+    storage_error,
+    storing,
+    sync_or_rewrite,
+    sync_parents,
+)
+from sparktxlog.storage.foreign_files import INCOMING, digest_of, foreign_file, goes_on
+
+_log = structlog.get_logger("sparktxlog.files")
+
+#: Verified files that are remembered, so that a second check costs one stat.
+_REMEMBERED = 65_536
+
+_Mark = tuple[int, int, int]
+
+
+class Place:
+    """A directory in which files arrive; safe to use from several threads.  Its methods block.
+
+    Args:
+        root: The directory; made if missing.
+    """
+
+    def __init__(self, root: Path) -> None:
+        with storing(root):
+            (root / INCOMING).mkdir(parents=True, exist_ok=True)
+        self.root = root.resolve()
+        self._lock = threading.Lock()
+        #: Path → inode, size and modification time at verification, the digest found, and when,
+        #: monotonic seconds.
+        self._verified: dict[Path, tuple[_Mark, str, float]] = {}
+
+    def path(self, relative: str) -> str:
+        """Return the absolute path of a checked relative name; the file need not exist.
+
+        Raises:
+            InvalidNameError: It would leave the root, or crosses a link (definite).
+        """
+        parts = check_relative_path(relative).split("/")
+        goes_on(f"{self.root}/{relative}")
+        if parts[0] == INCOMING or self._crosses_link(parts):
+            raise InvalidNameError(
+                f"{relative[:140]!r} leaves the payload store or crosses a link",
+                hint="Stage plain files below the payload store; links are refused.",
+                value=relative[:140],
+            )
+        return f"{self.root}/{relative}"
+
+    def _crosses_link(self, parts: Sequence[str]) -> bool:
+        """Return whether a part of a path below the root is a link; the root itself has none."""
+        place = str(self.root)
+        for part in parts:
+            place = f"{place}/{part}"
+            try:
+                status = os.lstat(place)
+            except OSError:
+                return False  # it is not there, and so nothing below it
+            if stat.S_ISLNK(status.st_mode):
+                return True
+        return False
+
+    def verify(self, file: StagedFile) -> None:
+        """Check existence, size, digest and what else is said of it; then fsync it and its name.
+
+        Raises:
+            PayloadStoreError: No such file (definite).
+            ManifestMismatchError: Something differs (definite).
+        """
+        path = Path(self.path(file.path))
+        mark = self._mark(file, path)
+        with self._lock:
+            known = self._verified.get(path)
+        if known is not None and known[:2] == (mark, file.digest):
+            return
+        with storing(path):
+            self._check(file, path)
+            sync_or_rewrite(path)
+            sync_parents([path], self.root)
+        self._remember(path, mark, file.digest)
+
+    def has(self, file: StagedFile) -> bool:
+        """Return whether a file with this name and size is here."""
+        try:
+            status = Path(self.path(file.path)).stat()
+        except FileNotFoundError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
+
+    def fetch(
+        self, file: StagedFile, sent: Callable[[int], Iterable[bytes]], *, named: bool = True
+    ) -> None:
+        """Get a file from a sender, unless a good copy is here; it is verified and durable then.
+
+        If `sent` raises, the bytes that came are kept, and the next call goes on after them.
+
+        Args:
+            sent: Returns the bytes of the file from an offset on; called unless all are here.
+            named: False: **after calling** for several files call `sync_names` for all of them.
+
+        Raises:
+            ManifestMismatchError: The bytes are another file; none are kept (definite).
+            BusyError: Another transfer of the same file is under way (definite).
+            DiskFullError: No space left; received bytes are kept (definite).
+        """
+        if self.has(file):
+            try:
+                self.verify(file)
+            except (ManifestMismatchError, StorageError) as error:
+                _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
+            else:
+                return
+        with self._receiving(file) as target:
+            held = os.fstat(target).st_size
+            self._fill(file, target, sent(held) if held < file.size_bytes else (), held)
+            self._put_in_place(file, named=named)
+
+    def receive_part(self, file: StagedFile, part: Sequence[bytes], offset: int) -> int:
+        """Take the next bytes of a file that its sender uploads; the last ones put it in place.
+
+        Only the bytes after those that are here are taken, so a part may be repeated.
+
+        Args:
+            part: In pieces; none = only ask for what is here.
+            offset: Its place in the file.
+
+        Returns:
+            How many bytes are here now.  All of them: the file is verified, fsynced and in place.
+
+        Raises:
+            ManifestMismatchError: They are another file, and none are kept; or another file has
+                that name (definite).
+            BusyError: Another part of the same file is being taken (definite).
+            DiskFullError: No space left; bytes taken before are kept (definite).
+        """
+        if Path(self.path(file.path)).exists():
+            self.verify(file)
+            return file.size_bytes
+        with self._receiving(file) as target:
+            held = os.fstat(target).st_size
+            if offset == held:
+                held = self._fill(file, target, part, held)
+                if held == file.size_bytes:
+                    self._put_in_place(file, replaces=False)
+        return held
+
+    @contextmanager
+    def _receiving(self, file: StagedFile) -> Iterator[int]:
+        """Give the descriptor of a file that is being received; nobody else writes it meanwhile."""
+        partial = self._partial(file)
+        with storing(partial):
+            descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        with os.fdopen(descriptor, "r+b", buffering=0) as target:
+            try:
+                fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise BusyError(
+                    f"{file.path!r} is being received already", path=file.path
+                ) from error
+            if not _is_at(target.fileno(), partial):
+                # The other transfer ended between our open and our lock: the file is in place.
+                raise BusyError(f"{file.path!r} was received meanwhile", path=file.path)
+            yield target.fileno()
+
+    def _put_in_place(self, file: StagedFile, *, named: bool = True, replaces: bool = True) -> None:
+        """Verify, fsync and place a received file.
+
+        Args:
+            named: Whether its name is brought to the disk, too.
+            replaces: Whether it takes the place of a file of its name.
+
+        Raises:
+            ManifestMismatchError: The bytes are another file, and are removed; or there is a file
+                of the name (definite).
+        """
+        partial, final = self._partial(file), Path(self.path(file.path))
+        try:
+            self._check(file, partial)
+        except ManifestMismatchError:
+            partial.unlink()
+            raise
+        with storing(final):
+            sync_or_rewrite(partial)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            # Two files of one name are received under two names, so the lock of each lets both in.
+            with self._lock:
+                if not replaces and final.exists():
+                    partial.unlink()
+                    raise ManifestMismatchError(
+                        f"another file has the name {file.path!r} already",
+                        hint="Stage each file under a name of its own.",
+                        path=file.path,
+                    )
+                partial.replace(final)
+            if named:
+                sync_parents([final], self.root)
+        self._remember(final, self._mark(file, final), file.digest)
+
+    def sync_names(self, relatives: Iterable[str]) -> None:
+        """Bring the names of files to the disk, each directory once."""
+        with storing(self.root):
+            sync_parents([self.path(relative) for relative in relatives], self.root)
+
+    def _fill(self, file: StagedFile, descriptor: int, chunks: Iterable[bytes], held: int) -> int:
+        """Write bytes after those that are here; return how many are here then."""
+        # Only errors of our own writes are the disk's; `chunks` raises errors of the link.
+        for chunk in chunks:
+            if held + len(chunk) > file.size_bytes:
+                self._partial(file).unlink()
+                raise ManifestMismatchError(
+                    f"more than the {file.size_bytes:,} bytes of {file.path!r} arrive",
+                    path=file.path,
+                )
+            goes_on(self._partial(file))
+            with storing(file.path):
+                _write_at(descriptor, chunk, held)
+            held += len(chunk)
+        return held
+
+    def _partial(self, file: StagedFile) -> Path:
+        name = f"{file.path}\0{file.digest}\0{file.size_bytes}".encode()
+        return self.root / INCOMING / hashlib.sha256(name).hexdigest()
+
+    def _mark(self, file: StagedFile, path: Path) -> _Mark:
+        try:
+            status = path.lstat()
+        except FileNotFoundError as error:
+            raise PayloadStoreError(
+                f"no file {file.path!r} in the payload store {self.root}",
+                hint="The node and the Spark executors must see one payload store under one"
+                " path: check payload-dir.",
+                path=file.path,
+                root=str(self.root),
+            ) from error
+        except OSError as error:
+            raise storage_error(error, path) from error
+        if not stat.S_ISREG(status.st_mode):
+            raise PayloadStoreError(f"{file.path!r} is not a plain file", path=file.path)
+        return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
+        with self._lock:
+            if len(self._verified) >= _REMEMBERED:
+                del self._verified[next(iter(self._verified))]
+            self._verified[path] = (mark, digest, monotonic())
+
+    def forget(self, path: Path) -> None:
+        """Forget that a file was verified: it is removed."""
+        with self._lock:
+            self._verified.pop(path, None)
+
+    def _check(self, file: StagedFile, path: str | Path) -> None:
+        """Compare a file with its manifest.
+
+        Raises:
+            ManifestMismatchError: Its size, digest, or what else is said of it, differs (definite).
+            OSError: It cannot be read, or is no plain file.
+        """
+        with foreign_file(self.root, path).open() as source:
+            size = os.fstat(source.fileno()).st_size
+            if size != file.size_bytes:
+                raise ManifestMismatchError(
+                    f"{file.path!r} has {size:,} bytes, its manifest says {file.size_bytes:,}",
+                    path=file.path,
+                    size_bytes=size,
+                )
+            digest = digest_of(source, path)
+            if digest != file.digest:
+                raise ManifestMismatchError(
+                    f"{file.path!r} has the digest {digest}, its manifest says {file.digest}",
+                    path=file.path,
+                    digest=digest,
+                )
+            self._check_content(file, source, str(path))
+
+    def _check_content(self, file: StagedFile, source: FileIO, path: str) -> None:
+        """Check what else a manifest says of a file whose bytes are the right ones."""
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _write_at(descriptor: int, chunk: bytes, offset: int) -> None:
+    view = memoryview(chunk)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view = view[written:]
+        offset += written
