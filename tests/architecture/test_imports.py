@@ -48,7 +48,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "files", "supervision", "tracing", "transport",
     },
     "service": {
-        "config", "codec", "health", "runtime", "storage.foreign_files", "storage.interfaces",
+        "config", "codec", "files.sending", "health", "runtime", "storage.foreign_files",
+        "storage.interfaces",
         "storage.payloads.payload_store",
     } | _EPOCHS,
     "http": {"codec", "tracing"},

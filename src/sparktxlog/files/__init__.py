@@ -14,6 +14,7 @@ A copy: a donor pins and offers files, or has them; a target fetches them.
 
 All others, each with a digest of its own in a manifest:
 
+    sending     at their sender: bytes from an offset on
     place       a directory where they arrive: resumed, verified, durable, or refused
 
 The target's side of a copy is used by threads of a Spark driver and by functions that Spark ships

@@ -7,8 +7,7 @@ Files are checked against this node's own manifest or segment, never against a p
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from sparktxlog.errors import (
     NotFoundError,
     TxLogError,
 )
+from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.transactions.operation import StagedFile
@@ -32,7 +32,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.foreign_files import ForeignFile, foreign_file
+from sparktxlog.storage.foreign_files import ForeignFile
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import KeyedTasks
 
@@ -40,8 +40,6 @@ _log = structlog.get_logger("sparktxlog.files")
 
 #: Most segments of one range; workers take no more at once.
 _MOST_SEGMENTS = 500
-#: Most bytes of a file that are read at once for a peer.
-PIECE_BYTES = 1 << 20
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -62,6 +60,12 @@ class FileRepair:
 
     # -- what peers want -------------------------------------------------------------------------
 
+    async def outgoing(self, file: StagedFile) -> Outgoing:
+        """Return a file that a peer asks for; errors as `check_file`."""
+        await self.check_file(file)
+        found = ForeignFile(str(self._base.payloads.root), file.path)
+        return Outgoing(file=found, size_bytes=file.size_bytes, run=self._on_files)
+
     async def check_file(self, file: StagedFile) -> None:
         """Compare a file with what a peer was promised, before a byte of it is sent.
 
@@ -69,6 +73,7 @@ class FileRepair:
 
         Raises:
             ManifestMismatchError, PayloadStoreError: It is damaged or gone (definite).
+            InvalidNameError: The path leaves the payload store (definite).
             StorageError: The disk failed.
         """
         try:
@@ -79,33 +84,6 @@ class FileRepair:
             self._look_at_transaction(file, str(error))
             raise
         self._damage.readable(file.path)
-
-    async def sendable(self, path: str) -> tuple[ForeignFile, int]:
-        """Return a file that a peer asks for, and its size in bytes.
-
-        Raises:
-            InvalidNameError: The path leaves the payload store (definite).
-            NotFoundError: There is no such file (definite).
-        """
-
-        def found() -> tuple[ForeignFile, int]:
-            payloads = self._base.payloads
-            file = foreign_file(payloads.root, payloads.path(path))
-            try:
-                return file, file.size()
-            except OSError as error:
-                name = path.rpartition("/")[2]
-                raise NotFoundError("no such file in the payload store", path=name) from error
-
-        answer: tuple[ForeignFile, int] = await self._on_files(found)
-        return answer
-
-    async def pieces(self, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file from an offset on; what is open is what is sent."""
-        with await self._on_files(file.open) as content:
-            while piece := await self._on_files(os.pread, content.fileno(), PIECE_BYTES, offset):
-                yield piece
-                offset += len(piece)
 
     def _look_at_transaction(self, wanted: StagedFile, reason: str) -> None:
         try:

@@ -6,20 +6,21 @@ Between two pieces of a file this node's own transactions go first, as they do f
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 
 from sparktxlog.errors import DonorYieldsError, NotFoundError
+from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.runtime.commit.file_repair import PIECE_BYTES
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
-from sparktxlog.storage.foreign_files import ForeignFile
 
 
 class TableGiver:
@@ -61,11 +62,11 @@ class TableGiver:
         found = await self._records.page(uuid, after, min(until, placed))
         return TableVersions(versions=tuple(found), placed=placed)
 
-    async def open(self, uuid: str, version: int, wanted: StagedFile) -> ForeignFile:
-        """Return a file that a version brings, of the size that it should have.
+    async def outgoing(self, uuid: str, version: int, wanted: StagedFile) -> Outgoing:
+        """Return a file that a version brings.
 
         Raises:
-            NotFoundError: The version names no such file, or it is gone or damaged (definite).
+            NotFoundError: The version names no such file (definite).
             InvalidNameError: The path leaves the table's directory (definite).
         """
         named = await self._records.known(uuid, version - 1, 1)
@@ -76,48 +77,28 @@ class TableGiver:
             raise NotFoundError(
                 f"version {version} of commit table {uuid} names no such file", uuid=uuid
             )
-        found = self._places.file(uuid, check_relative_path(wanted.path))
-        place = self._places.path(uuid, "")
-        size = await self._base.run_on_files(place, _size_of, found)
-        if size < 0 and wanted.path == commit_file_name(version):
-            found = self._places.kept_commit(uuid, version)  # Delta cleaned up the log
-            size = await self._base.run_on_files(place, _size_of, found)
-        if size != wanted.size_bytes:
-            raise NotFoundError(
-                f"file {wanted.path!r} of commit table {uuid} is gone or damaged at this site",
-                path=wanted.path,
-            )
+        found = Outgoing(
+            file=self._places.file(uuid, check_relative_path(wanted.path)),
+            size_bytes=wanted.size_bytes,
+            run=partial(self._base.run_on_files, self._places.path(uuid, "")),
+            turn=self._turn,
+            sent=self._base.metrics.donor_plain_bytes.inc,
+        )
+        if wanted.path == commit_file_name(version) and not await found.is_here():
+            # Delta cleaned up the log.
+            return replace(found, file=self._places.kept_commit(uuid, version))
         return found
 
-    async def pieces(self, uuid: str, file: ForeignFile, offset: int) -> AsyncIterator[bytes]:
-        """Yield the bytes of a table's file from an offset on, each piece in a turn of its own."""
-        run, place = self._base.run_on_files, self._places.path(uuid, "")
-        with await run(place, file.open) as content:
-            while True:
-                turn = await self._turn()
-                try:
-                    piece = await run(place, os.pread, content.fileno(), PIECE_BYTES, offset)
-                    if not piece:
-                        return
-                    yield piece
-                finally:
-                    turn.end()
-                offset += len(piece)
-                self._base.metrics.donor_plain_bytes.inc(len(piece))
-
-    async def _turn(self) -> Turn:
-        while True:
-            try:
-                return await self._throttle.take()
-            except DonorYieldsError:
-                continue  # the peer waits, or asks again where it was
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        turn: Turn | None = None
+        while turn is None:
+            with suppress(DonorYieldsError):  # the peer waits, or asks again where it was
+                turn = await self._throttle.take()
+        try:
+            yield
+        finally:
+            turn.end()
 
     def _placed_of(self, uuid: str) -> int:
         return self._placed.get(uuid, -1) if uuid in self._base.master.commit_tables else -1
-
-
-def _size_of(file: ForeignFile) -> int:
-    try:
-        return file.size()
-    except OSError:
-        return -1

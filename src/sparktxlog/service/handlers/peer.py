@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -22,6 +21,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownKindError,
 )
+from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.copying import Lease
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import FileRepair
@@ -187,12 +187,9 @@ class PeerRoutes(RouteHandlers):
     async def file(
         self, request: Request, path: str, digest: str, size: int, rows: int
     ) -> Response:
+        wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         # After the first check this costs only a look at the inode.
-        await self._files.check_file(
-            StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-        )
-        found, size = await self._files.sendable(path)
-        return _sent(request, size, partial(self._files.pieces, found))
+        return await _sent(request, await self._files.outgoing(wanted))
 
     async def table_file(
         self,
@@ -205,22 +202,26 @@ class PeerRoutes(RouteHandlers):
         rows: int,
     ) -> Response:
         wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-        found = await self._giver.open(uuid, version, wanted)
-        return _sent(request, size, partial(self._giver.pieces, uuid, found))
+        return await _sent(request, await self._giver.outgoing(uuid, version, wanted))
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
         return await self._donor.lend(f"{body.worker_id[:80]} of {sender}", named=body.named)
 
 
-def _sent(
-    request: Request, size: int, pieces: Callable[[int], AsyncIterator[bytes]]
-) -> StreamingResponse:
-    """Send a file of `size` bytes from the offset on that the peer asks for."""
+async def _sent(request: Request, found: Outgoing) -> StreamingResponse:
+    """Send a file from the offset on that the peer asks for.
+
+    Raises:
+        NotFoundError: It is gone, or has another size (definite).
+    """
+    if not await found.is_here():
+        raise NotFoundError("no such file, or it is damaged", path=found.file.relative)
+    size = found.size_bytes
     resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
     offset = min(int(resumed[1]), size) if resumed else 0
     headers = {"content-length": str(size - offset)}
     return StreamingResponse(
-        pieces(offset), 206 if offset else 200, headers=headers, media_type=BINARY
+        found.pieces(offset), 206 if offset else 200, headers=headers, media_type=BINARY
     )
 
 
