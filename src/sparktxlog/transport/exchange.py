@@ -162,6 +162,8 @@ def stream_file(
         check_file_status(response.status, url, target, offset)
         while block := response.read(_BLOCK_BYTES):
             yield block
+        if response.length:  # `read` takes a connection that ends for the end of the file
+            raise http.client.IncompleteRead(b"", response.length)
     except TimeoutError as error:
         raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
     except (OSError, http.client.HTTPException) as error:
