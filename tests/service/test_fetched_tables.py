@@ -42,8 +42,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     stream = PeerLink.stream
 
     def noted(link: PeerLink, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
-        if source:
-            found.append(source.partition("/files/")[2])
+        if path := source.partition("/files/")[2]:
+            found.append(path)
         return stream(link, file, offset, source)
 
     monkeypatch.setattr(PeerLink, "stream", noted)

@@ -14,13 +14,17 @@ from tests.service.test_lost_journal import JOURNAL_NAME, commit
 from tests.service.test_start_behind_a_snapshot import free_ports
 from tests.support.slow_link import SlowLink, slow_link
 
-from sparktxlog.runtime.membership import queue_snapshots
+from sparktxlog.files import sending
+from sparktxlog.files.sending import Outgoing
 from sparktxlog.runtime.membership.join_orders import StartAgainError
-from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.foreign_files import INCOMING
+from sparktxlog.transport import exchange
 
-#: Bytes of one part here, and the part in which the link breaks.
-PART, CUT_AT = 64, 3
+#: Bytes of one piece here.
+PIECE = 64
+#: The link breaks after so many bytes.
+CUT_AT = 2 * PIECE
 
 
 @asynccontextmanager
@@ -41,7 +45,8 @@ async def pair(
 def test_a_snapshot_whose_link_is_cut_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_snapshots, "PART_BYTES", PART)
+    monkeypatch.setattr(sending, "_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(exchange, "_BLOCK_BYTES", PIECE)
     ports = free_ports("AB")
 
     async def main() -> None:
@@ -54,24 +59,27 @@ def test_a_snapshot_whose_link_is_cut_goes_on(
             async with pair(tmp_path, way, ports) as (_, b):
                 assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
             served: list[int] = []
-            give = SnapshotGiver.part
+            send = Outgoing.pieces
 
-            async def cut_off(giver: SnapshotGiver, name: str, offset: int) -> bytes:
+            async def cut_off(file: Outgoing, offset: int) -> AsyncIterator[bytes]:
                 served.append(offset)
-                if len(served) == CUT_AT:
-                    way.cut()
-                return await give(giver, name, offset)
+                async for piece in send(file, offset):
+                    if len(served) == 1 and offset == CUT_AT:
+                        await until(lambda: came() == CUT_AT)
+                        way.cut()
+                    offset += len(piece)
+                    yield piece
 
-            # Routes take the method when the application is built.
-            monkeypatch.setattr(SnapshotGiver, "part", cut_off)
+            def came() -> int:
+                found = (tmp_path / "B" / "snapshots").glob(f"*/{INCOMING}/*")
+                return sum(path.stat().st_size for path in found)
+
+            monkeypatch.setattr(Outgoing, "pieces", cut_off)
             async with pair(tmp_path, way, ports) as (a, b):
                 error = await asyncio.wait_for(b.failed, 60)
                 assert isinstance(error, StartAgainError) and "begins at position 3" in str(error)
                 assert b.base.links["A"].ups > 1
-            parts = len(set(served))
-            assert parts > CUT_AT
-            assert sorted(set(served)) == [PART * number for number in range(parts)]
-            assert len(served) == parts + 1, "only the part under way was asked for once more"
+            assert served == [0, CUT_AT], "what came was not asked for once more"
             async with pair(tmp_path, way, ports) as (_, b):
                 assert b.base.ordered.value == 3
 

@@ -130,7 +130,7 @@ class RunsAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOffer:
-    """A snapshot that may be fetched in parts (P21)."""
+    """A snapshot that may be fetched (P21)."""
 
     #: SHA-256 of its bytes, hexadecimal.
     name: str

@@ -626,10 +626,6 @@ class PeerLink:
         answer = await self._get(f"/peer/v1/snapshots/{has or 'any'}")
         return wire.decode(wire.SnapshotOffer, answer)
 
-    async def snapshot_part(self, name: str, offset: int) -> bytes:
-        """Return bytes of an offered snapshot, unverified; errors as `get_run`."""
-        return await self._get(f"/peer/v1/snapshots/{name}/{offset}")
-
     async def get_run_after(self, position: int) -> Tail:
         """Return the peer's run that holds the next position after `position`.
 

@@ -181,8 +181,8 @@ def test_what_waited_at_the_address_that_was_left_fails_at_once(
 
     async def act() -> None:
         bench.silent.add(ONE)
-        snapshot = asyncio.create_task(bench.link.snapshot_part("x", 0))
-        await bench.until(lambda: (ONE, "/peer/v1/snapshots/x/0") in bench.asked)
+        snapshot = asyncio.create_task(bench.link.snapshot_offer("x"))
+        await bench.until(lambda: (ONE, "/peer/v1/snapshots/x") in bench.asked)
         bench.suspect("B")
         with pytest.raises(PeerTimeoutError, match="another address of the node does"):
             await asyncio.wait_for(snapshot, 10)

@@ -36,6 +36,7 @@ from sparktxlog.errors import (
     StorageError,
     TransportError,
     TxLogError,
+    UnauthorizedError,
 )
 from sparktxlog.protocol.messages.actions import Alarm
 from sparktxlog.protocol.messages.view import View
@@ -80,7 +81,7 @@ class Joining:
         self._executor = core.executor
         #: The last snapshot whose history could not be compared with this node's, None = none.
         self.uncompared = uncompared(base.state.values)
-        self.taker = SnapshotTaker(base.config.data_dir / "snapshots")
+        self.taker = SnapshotTaker(base)
         self._own = base.core.incarnation
         self._node_id = base.config.node_id
         #: The order of an earlier start.
@@ -289,7 +290,7 @@ class Joining:
                     return
                 if not compared.certain:
                     writes.append(await self._keep_uncompared(link, snapshot, order))
-        except (TransportError, RemoteProtocolError, StorageError) as error:
+        except (TransportError, UnauthorizedError, RemoteProtocolError, StorageError) as error:
             _log.warning("no snapshot", peer=link.node_id, reason=str(error))
             if isinstance(error, StorageError):  # of this disk: it needs time, not a greeting
                 await asyncio.sleep(_RETRY_S)

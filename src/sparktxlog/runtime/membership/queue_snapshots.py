@@ -1,44 +1,56 @@
-"""Transfers of queue snapshots, in parts, to a node that joins (protocol P21).
+"""Transfers of queue snapshots to a node that joins (protocol P21).
 
 The giver writes a snapshot to a file, and keeps the file while somebody fetches it.  The taker
-keeps the parts that it has, and goes on after them when the link broke or it restarted.  If the
-giver does not have that snapshot any more, the transfer begins again with another one.
+keeps what came, and goes on after that when the link broke or it restarted.  If the giver does
+not have that snapshot any more, the transfer begins again with another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from sparktxlog.codec.wire import SnapshotOffer
-from sparktxlog.errors import NotFoundError, RemoteProtocolError, StorageError
+from sparktxlog.errors import (
+    ManifestMismatchError,
+    NotFoundError,
+    RemoteProtocolError,
+    StorageError,
+    TransportError,
+)
+from sparktxlog.files.place import Place
+from sparktxlog.files.sending import Outgoing
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.foreign_files import ForeignFile
 from sparktxlog.storage.interfaces import QueueSnapshot
 from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
 
-#: Bytes of one part.
-PART_BYTES = 1 << 20
 #: A snapshot that nobody fetched for so long is removed, seconds.
 _IDLE_S = 600.0
 #: Most files of a giver; the one that was not used for longest is removed.
 _MOST_FILES = 4
-#: Seconds between two log lines about a transfer.
-_TOLD_S = 10.0
 
 
 @dataclass(slots=True)
 class _Given:
     offer: SnapshotOffer
     path: Path
-    asked_at: float
+    used_at: float
+
+    def use(self, size: int = 0) -> None:
+        """Note that somebody fetches it."""
+        self.used_at = time.monotonic()
 
 
 class SnapshotGiver:
@@ -56,7 +68,7 @@ class SnapshotGiver:
         """Offer the snapshot of which a node has a part, or else one at the published end (P21).
 
         Args:
-            name: Of the snapshot that the node has a part of; empty = none.
+            name: Of the snapshot that the node has a part of; others = any.
 
         Raises:
             ExpiredError: There is none at the moment (definite).
@@ -70,23 +82,26 @@ class SnapshotGiver:
             if known is None:
                 made: _Given = await self._run_blocking(self._make)
                 known = self._given[made.offer.name] = made
-            known.asked_at = time.monotonic()
+            known.use()
             await self._run_blocking(self._remove_old)
             return known.offer
 
-    async def part(self, name: str, offset: int) -> bytes:
-        """Return the bytes of a snapshot from an offset on, a bounded number of them.
+    def outgoing(self, file: StagedFile) -> Outgoing:
+        """Return a snapshot that was offered, by its digest.
 
         Raises:
             NotFoundError: It was removed: ask for a new offer (definite).
-            StorageError: The disk failed.
         """
-        given = self._given.get(name)
+        given = self._given.get(file.digest)
         if given is None:
             raise NotFoundError("no such snapshot is held here any more")
-        given.asked_at = time.monotonic()
-        part: bytes = await self._run_blocking(_read, given.path, offset)
-        return part
+        given.use()
+        return Outgoing(
+            file=ForeignFile(str(self._directory), given.path.name),
+            size_bytes=given.offer.size_bytes,
+            run=self._run_blocking,
+            sent=given.use,
+        )
 
     def _make(self) -> _Given:
         snapshot = self._journal.read_snapshot()
@@ -104,22 +119,19 @@ class SnapshotGiver:
         return _Given(offer, path, time.monotonic())
 
     def _remove_old(self) -> None:
-        by_age = sorted(self._given.values(), key=lambda given: -given.asked_at)
+        by_age = sorted(self._given.values(), key=lambda given: -given.used_at)
         for number, given in enumerate(by_age):
-            if number >= _MOST_FILES or given.asked_at < time.monotonic() - _IDLE_S:
+            if number >= _MOST_FILES or given.used_at < time.monotonic() - _IDLE_S:
                 del self._given[given.offer.name]
                 given.path.unlink(missing_ok=True)
 
 
 class SnapshotTaker:
-    """Fetches a snapshot into a file.
+    """Fetches a snapshot into a directory of its name."""
 
-    Args:
-        directory: Of the file.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, base: Foundation) -> None:
+        self._directory = base.config.data_dir / "snapshots"
+        self._fetchers, self._ending = base.fetchers, base.ending
         #: Giver, fetched bytes, and all bytes; None = no transfer.
         self.progress: tuple[str, int, int] | None = None
 
@@ -127,78 +139,59 @@ class SnapshotTaker:
         """Fetch a peer's snapshot; its ids stay in the file, until `drop`.
 
         Raises:
-            TransportError: The peer cannot be reached; the fetched parts are kept.
+            TransportError, UnauthorizedError: The peer cannot be reached; what came is kept.
             RemoteProtocolError: The answer is no snapshot (definite).
             StorageError: The disk failed.
         """
         try:
             return await self._take(link)
+        except ManifestMismatchError as error:
+            raise RemoteProtocolError("the fetched snapshot is not the offered one") from error
         except OSError as error:
             raise StorageError(f"a snapshot cannot be kept: {error}") from error
         finally:
             self.progress = None
 
     async def _take(self, link: PeerLink) -> QueueSnapshot:
-        part = await asyncio.to_thread(self._find)
-        offer = await link.snapshot_offer("" if part is None else part.stem)
-        path = self._directory / f"{_checked(offer).name}.part"
-        here = 0
-        if part is not None and part != path:
+        begun = await asyncio.to_thread(self._begun)
+        offer = await link.snapshot_offer(begun)
+        name, size = _checked(offer).name, offer.size_bytes
+        if begun and begun != name:
             _log.warning("the peer offers another snapshot: it begins again", peer=link.node_id)
-        elif part is not None:
-            here = part.stat().st_size
-            _log.info("the snapshot goes on", peer=link.node_id, bytes=here, of=offer.size_bytes)
-        told = time.monotonic()
-        if part != path:
             await asyncio.to_thread(self.drop)
-        while here < offer.size_bytes:
-            self.progress = (link.node_id, here, offer.size_bytes)
-            if time.monotonic() > told + _TOLD_S:
-                told = time.monotonic()
-                _log.info("snapshot", peer=link.node_id, bytes=here, of=offer.size_bytes)
-            data = await link.snapshot_part(offer.name, here)
-            if not data:
-                break
-            await asyncio.to_thread(_append, path, data)
-            here += len(data)
-        return await asyncio.to_thread(_open, path, offer)
+        file = StagedFile(path="snapshot", size_bytes=size, rows=0, digest=name)
 
-    def _find(self) -> Path | None:
-        self._directory.mkdir(exist_ok=True)
-        return next(iter(sorted(self._directory.glob("*.part"))), None)
+        def sent(offset: int) -> Iterator[bytes]:
+            _log.info("a snapshot is fetched", peer=link.node_id, bytes=offset, of=size)
+            for block in link.stream(file, offset, f"/peer/v1/snapshots/{name}/file"):
+                if self._ending.is_set():
+                    raise TransportError("the node stops")
+                offset += len(block)
+                self.progress = (link.node_id, offset, size)
+                yield block
+
+        def taken() -> QueueSnapshot:
+            place = Place(self._directory / name)
+            place.fetch(file, sent)
+            return open_snapshot(Path(place.path(file.path)))
+
+        snapshot: QueueSnapshot = await self._fetchers.run(self._directory, taken)
+        return snapshot
+
+    def _begun(self) -> str:
+        """Return the name of the snapshot that is here, perhaps in part; empty = none is."""
+        return next((one.name for one in sorted(self._directory.glob("*/"))), "")
 
     def drop(self) -> None:
-        """Remove the fetched parts; blocks."""
-        for path in self._directory.glob("*.part"):
-            path.unlink()
+        """Remove what was fetched; blocks."""
+        for path in self._directory.glob("*/"):
+            shutil.rmtree(path)
 
 
 def _checked(offer: SnapshotOffer) -> SnapshotOffer:
     if len(offer.name) != 64 or not offer.name.isalnum() or not offer.name.isascii():
         raise RemoteProtocolError(f"{offer.name[:80]!r} is no name of a snapshot")
     return offer
-
-
-def _open(path: Path, offer: SnapshotOffer) -> QueueSnapshot:
-    """Return the snapshot in a complete file; remove a file that is not the offered one."""
-    if not path.exists() or _digest(path) != offer.name:
-        path.unlink(missing_ok=True)
-        raise RemoteProtocolError("the fetched snapshot is not the offered one")
-    return open_snapshot(path)
-
-
-def _read(path: Path, offset: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(PART_BYTES)
-    except OSError as error:
-        raise StorageError(f"a snapshot cannot be read: {error}") from error
-
-
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(data)
 
 
 def _digest(path: Path) -> str:

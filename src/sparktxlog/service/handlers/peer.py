@@ -171,8 +171,11 @@ class PeerRoutes(RouteHandlers):
         else:
             await self._peering.on_epoch(sender, message)
 
-    async def snapshot_part(self, name: str, offset: int) -> bytes:
-        return await self._peering.snapshots.part(name, offset)
+    async def snapshot_file(
+        self, request: Request, name: str, digest: str, size: int, rows: int
+    ) -> Response:
+        wanted = StagedFile(path=name, size_bytes=size, rows=rows, digest=digest)
+        return await _sent(request, self._peering.snapshots.outgoing(wanted))
 
     async def runs(self, body: wire.RunsRequest) -> wire.RunsAnswer:
         return wire.RunsAnswer(payloads=await self._peering.run_payloads(body.runs))

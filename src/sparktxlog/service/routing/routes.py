@@ -507,7 +507,7 @@ _PEERS = (
     _peer("POST /tails", "tails", "The end of a queue", Tail),
     _peer("POST /epochs", "epoch_message", "A message about the change of an epoch", bytes),
     _peer("GET /snapshots/{name}", "snapshot_offer", "Its size", answer=wire.SnapshotOffer),
-    _peer("GET /snapshots/{name}/{offset:number}", "snapshot_part", "A part of a snapshot", **_RUN),
+    _peer("GET /snapshots/{name}/file", "snapshot_file", "A snapshot", query=_STAGED, **_FILE),
     _peer("GET /queue/{position:number}", "queue_tail", "The queue after a position", answer=Tail),
     _peer(
         "GET /runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run", **_RUN

@@ -72,6 +72,8 @@ class Bench:
                 node_id=NodeId("B"), is_witness=is_witness, data_dir=Path("unused")
             ),
             core=SimpleNamespace(incarnation=1, epoch=1),
+            fetchers=None,
+            ending=None,
             order=order,
             remains=None,
             links={},
