@@ -10,6 +10,7 @@ were compared with its manifest, and its bytes and name were fsynced.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -38,7 +39,13 @@ from sparktxlog.storage.durability import (
     sync_or_rewrite,
     sync_parents,
 )
-from sparktxlog.storage.foreign_files import INCOMING, digest_of, foreign_file, goes_on
+from sparktxlog.storage.foreign_files import (
+    INCOMING,
+    ForeignFile,
+    digest_of,
+    foreign_file,
+    goes_on,
+)
 
 _log = structlog.get_logger("sparktxlog.files")
 
@@ -119,6 +126,36 @@ class Place:
         except FileNotFoundError:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
+
+    def holds(self, file: StagedFile) -> bool:
+        """Return whether a file is here and the right one; repeated calls read it only once."""
+        try:
+            self.verify(file)
+        except (InvalidNameError, ManifestMismatchError, PayloadStoreError):
+            return False
+        return True
+
+    def takes(self, file: StagedFile, found: str) -> bool:
+        """Give another file below the root this one's name, too, if it is the same.
+
+        Returns:
+            Whether it is.  A link, or what is no plain file, is not.
+        """
+        source, path = ForeignFile(str(self.root), found), Path(self.path(file.path))
+        with storing(source.path):
+            try:
+                self._check(file, source.path)
+            except ManifestMismatchError:
+                return False
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ELOOP):
+                    return False
+                raise
+            source.link_as(foreign_file(self.root, path))
+            sync_or_rewrite(path)
+            sync_parents([path], self.root)
+        self._remember(path, self._mark(file, path), file.digest)
+        return True
 
     def fetch(
         self, file: StagedFile, sent: Callable[[int], Iterable[bytes]], *, named: bool = True

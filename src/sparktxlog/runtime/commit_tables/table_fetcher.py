@@ -252,43 +252,41 @@ class TableFetcher:
                 task.cancel()
 
     async def _get_commit(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
-        if await self._on_files(uuid, self.staging.finds_commit, uuid, wanted.file):
-            return
-        place = self.staging.commit_file(uuid, wanted.file)
-        await self._receive(wanted, links, uuid, str(place.relative_to(self._places.arrivals.root)))
+        missing = await self._on_files(uuid, self.staging.missing_commit, uuid, wanted.file)
+        await self._receive(wanted, links, uuid, missing)
 
     async def _get_file(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
-        if await self._on_files(uuid, self.staging.finds_file, uuid, wanted.file):
-            return
-        await self._receive(wanted, links, uuid, f"{uuid}/{wanted.file.path}")
+        missing = await self._on_files(uuid, self.staging.missing_file, uuid, wanted.file)
+        await self._receive(wanted, links, uuid, missing)
 
     async def _receive(
-        self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str, place: str
+        self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str, missing: StagedFile | None
     ) -> None:
-        """Receive a file from the first peer that has it.
+        """Receive a file, if it is missing, from the first peer that has it.
 
         Raises:
             NotFoundError: All peers answered that they do not have it (definite).
             TransportError: A peer that may have it did not send it.
             ManifestMismatchError: A peer sent another one (definite).
         """
-        file = wanted.file
-        path = f"/peer/v1/commit-tables/{uuid}/versions/{wanted.version}/files/{quote(file.path)}"
+        if missing is None:
+            return
+        name = wanted.file.path
+        path = f"/peer/v1/commit-tables/{uuid}/versions/{wanted.version}/files/{quote(name)}"
         failure: TxLogError | None = None
         for link in links:
             if not link.up:
                 failure = TransportError(f"no link to {link.node_id}: {link.reason}")
                 continue
-            kept = StagedFile(path=place, size_bytes=file.size_bytes, rows=0, digest=file.digest)
             try:
-                await self._fetcher.get_file(link, kept, into=self._places.arrivals, source=path)
+                await self._fetcher.get_file(link, missing, into=self._places.arrivals, source=path)
             except (TransportError, ManifestMismatchError) as error:
                 if error.fields.get("status") != NotFoundError.http_status:
                     failure = error
             else:
                 return
         raise failure or NotFoundError(
-            f"no peer has file {file.path!r} of version {wanted.version}", path=file.path
+            f"no peer has file {name!r} of version {wanted.version}", path=name
         )
 
     async def _checked(self, uuid: str, versions: Sequence[VersionFiles]) -> frozenset[str]:

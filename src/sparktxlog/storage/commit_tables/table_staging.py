@@ -9,23 +9,15 @@ agrees.
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from sparktxlog.attic.attic import Attic
-from sparktxlog.errors import ManifestMismatchError, PayloadStoreError
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
-from sparktxlog.storage.durability import (
-    storage_error,
-    storing,
-    sync_file,
-    sync_parents,
-)
-from sparktxlog.storage.foreign_files import digest_of, foreign_file
+from sparktxlog.storage.durability import storing
 
 _FETCHED = ".fetched"
 
@@ -45,38 +37,29 @@ class TableStaging:
         """Return where a commit file waits for the files that it names."""
         return self._root / _FETCHED / uuid / file.path
 
-    def finds_commit(self, uuid: str, file: StagedFile) -> bool:
-        """Return whether a commit file waits, after one that is here was taken if it agrees."""
-        waiting = self.commit_file(uuid, file)
-        for found in (waiting, *self._known(uuid, file)):
-            if self._agrees(found, file):
-                if found != waiting:
-                    self._take(found, waiting)
-                return True
-        return False
+    def missing_commit(self, uuid: str, file: StagedFile) -> StagedFile | None:
+        """Return as what a commit file has to arrive, below the root; None = it waits."""
+        return self._missing(uuid, file, replace(file, path=f"{_FETCHED}/{uuid}/{file.path}"))
 
-    def finds_file(self, uuid: str, file: StagedFile) -> bool:
-        """Return whether a file has its place, after one that is here was taken if it agrees.
+    def missing_file(self, uuid: str, file: StagedFile) -> StagedFile | None:
+        """Return as what a file has to arrive, below the root; None = it has its place.
 
         What else is in that place goes to the attic.
         """
-        place = self._places.path(uuid, file.path)
-        if self._holds(uuid, file):
-            return True
-        self._places.set_aside(uuid, file.path)
-        for found in self._known(uuid, file):
-            if found != place and self._agrees(found, file):
-                self._take(found, place)
-                return True
-        return False
+        place = replace(file, path=f"{uuid}/{file.path}")
+        if not self._places.arrivals.holds(place):
+            self._places.set_aside(uuid, file.path)
+        return self._missing(uuid, file, place)
 
-    def _holds(self, uuid: str, file: StagedFile) -> bool:
-        """Return whether a file has its place; repeated calls read it only once."""
-        try:
-            self._places.arrivals.verify(replace(file, path=f"{uuid}/{file.path}"))
-        except (ManifestMismatchError, PayloadStoreError):
-            return False
-        return True
+    def _missing(self, uuid: str, file: StagedFile, place: StagedFile) -> StagedFile | None:
+        """Return the place of a file, None if it is there, perhaps taken from here."""
+        arrivals = self._places.arrivals
+        aside = Attic.of_commit_tables(self._root).contents(uuid)
+        known = (uuid, *(str(directory.relative_to(self._root)) for directory in aside))
+        here = arrivals.holds(place) or any(
+            arrivals.takes(place, f"{directory}/{file.path}") for directory in known
+        )
+        return None if here else place
 
     def publish(self, uuid: str, commits: Iterable[tuple[int, StagedFile]]) -> None:
         """Publish versions whose files have their places, ascending.
@@ -87,7 +70,7 @@ class TableStaging:
         """
         unsynced = self._places.place(uuid, {})
         for version, file in commits:
-            if not self._agrees(self._places.path(uuid, file.path), file):
+            if not self._places.arrivals.holds(replace(file, path=f"{uuid}/{file.path}")):
                 self._places.set_aside(uuid, file.path)
                 with storing(self._root):
                     Path(self._places.kept_commit(uuid, version).path).unlink(missing_ok=True)
@@ -99,30 +82,3 @@ class TableStaging:
     def drop(self, uuid: str) -> None:
         """Remove the commit files that wait."""
         shutil.rmtree(self._root / _FETCHED / uuid, ignore_errors=True)
-
-    def _known(self, uuid: str, file: StagedFile) -> list[Path]:
-        """Return where a file may be here."""
-        aside = Attic.of_commit_tables(self._root).contents(uuid)
-        return [directory / file.path for directory in (self._root / uuid, *aside)]
-
-    def _take(self, found: Path, place: Path) -> None:
-        with storing(place):
-            foreign_file(self._root, found).link_as(foreign_file(self._root, place))
-            sync_file(place)
-            sync_parents([place], self._root)
-
-    def _agrees(self, path: Path, file: StagedFile) -> bool:
-        """Return whether a file has a size and a digest; reads it only if the size agrees.
-
-        What is no plain file has none.
-        """
-        found = foreign_file(self._root, path)
-        try:
-            if found.size() != file.size_bytes:
-                return False
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ELOOP):
-                return False
-            raise storage_error(error, path) from error
-        with storing(path), found.open() as content:
-            return digest_of(content, path) == file.digest

@@ -33,12 +33,12 @@ def put(path: Path, content: bytes) -> Path:
 
 
 def test_what_is_here_is_used(tmp_path: Path, staging: TableStaging) -> None:
-    assert not staging.finds_commit(T, COMMIT)
-    assert not staging.finds_file(T, FILE)
+    assert staging.missing_commit(T, COMMIT)
+    assert staging.missing_file(T, FILE)
     put(tmp_path / T / COMMIT.path, b"the commit")
     put(tmp_path / T / FILE.path, b"rows")
-    assert staging.finds_commit(T, COMMIT)
-    assert staging.finds_file(T, FILE)
+    assert staging.missing_commit(T, COMMIT) is None
+    assert staging.missing_file(T, FILE) is None
     assert not (tmp_path / ".attic").exists()
 
 
@@ -47,7 +47,7 @@ def test_what_was_set_aside_is_used_if_it_agrees(
     tmp_path: Path, staging: TableStaging, content: bytes
 ) -> None:
     aside = put(tmp_path / ".attic" / f"fork-{T}-act-2" / "content" / FILE.path, content)
-    found = staging.finds_file(T, FILE)
+    found = staging.missing_file(T, FILE) is None
     assert found == (content == b"rows")
     place = tmp_path / T / FILE.path
     assert place.exists() == found
@@ -61,7 +61,7 @@ def test_what_is_in_the_place_of_another_is_set_aside(
     foreign = put(tmp_path / T / file.path, b"foreign")
     put(staging.commit_file(T, COMMIT), b"the commit")
     if file is FILE:
-        assert not staging.finds_file(T, FILE)
+        assert staging.missing_file(T, FILE)
         assert not foreign.exists()
     else:
         staging.publish(T, [(0, COMMIT)])
