@@ -179,8 +179,9 @@ async def not_yet(place: Place, places: dict[str, Place], run: Run) -> None:
     others = [other for other in places.values() if other is not place]
     for other in others:  # each is one of the two that have all
         await until(lambda other=other: other.survivors() == NAMES)
-        lacks = other.node.status()["others_lack"]
-        assert list(lacks) == [place.name] and "not whole" in lacks[place.name][-1]
+        # What a site lacks comes with its next post.
+        await until(lambda other=other: list(other.node.status()["others_lack"]) == [place.name])
+        assert "not whole" in other.node.status()["others_lack"][place.name][-1]
     for one in places.values():  # and what alerts read says it at each of them
         whose = place.name if one is not place else ""
         labels = {"code": "site-not-whole", "site": whose, "state": "lagging"}
