@@ -103,12 +103,10 @@ class FileRepair:
             return
         origin, files = await self._base.run_blocking(self._held_files, transaction_id)
         if origin == self._base.config.node_id:
-            lost = await self._repair(files)
-        else:
+            await self.repaired(files)
+        elif any(file.path == path for file in files):
             # Two nodes that repair each other's requests would never end.
-            lost = {file.path: (reason, {}) for file in files if file.path == path}
-        for file, (why, asked) in lost.items():
-            self._damage.unreadable(file, why + _told(asked))
+            self._damage.unreadable(path, reason)
 
     def _held_files(self, transaction_id: bytes) -> tuple[str, list[StagedFile]]:
         """Return origin and files of a stamped run that this node holds; blocks."""
@@ -141,12 +139,10 @@ class FileRepair:
         """
         for payload in payloads:
             try:
-                lost = await self._repair(read_manifest(payload).staged_files)
+                await self.repaired(read_manifest(payload).staged_files)
             except DiskFullError as error:
                 _log.warning("the disk is full: files of a snapshot wait", reason=str(error))
                 return
-            for path, (why, asked) in lost.items():
-                self._damage.unreadable(path, why + _told(asked))
 
     # -- own runs without a stamp ------------------------------------------------------------------
 
@@ -268,12 +264,11 @@ class FileRepair:
 
     async def repaired(self, files: Iterable[StagedFile]) -> dict[str, str]:
         """Check files, and fetch damaged ones again; return why some could not be, by path."""
-        files = tuple(files)
-        damaged = await self._on_files(self._damaged, files)
-        lost = await self._repair(files, damaged=damaged)
-        for path, (why, asked) in lost.items():
-            self._damage.unreadable(path, why + _told(asked))
-        return {path: why + _told(asked) for path, (why, asked) in lost.items()}
+        found = await self._repair(files)
+        lost = {path: why + _told(asked) for path, (why, asked) in found.items()}
+        for path, why in lost.items():
+            self._damage.unreadable(path, why)
+        return lost
 
     # -- both ----------------------------------------------------------------------------------
 
@@ -283,14 +278,12 @@ class FileRepair:
         fetched: list[str] | None = None,
         *,
         ask: bool = True,
-        damaged: dict[str, TxLogError] | None = None,
     ) -> dict[str, tuple[str, dict[str, str]]]:
         """Fetch damaged files again; return those that no node could supply.
 
         Args:
             fetched: Gets the paths of those that a node supplied.
             ask: Whether peers are asked.
-            damaged: What is wrong with which files, if they were read already.
 
         Returns:
             Path → what is wrong with the file, and for each asked node why it could not help.
@@ -299,12 +292,10 @@ class FileRepair:
             DiskFullError: The disk is full, which says nothing of the files.
         """
         lost: dict[str, tuple[str, dict[str, str]]] = {}
+        files = tuple(files)
+        damaged: dict[str, TxLogError] = await self._on_files(self._damaged, files)
         for file in files:
-            if damaged is None:
-                found = await self._on_files(self._damaged, (file,))
-            else:
-                found = damaged
-            if (error := found.get(file.path)) is not None:
+            if (error := damaged.get(file.path)) is not None:
                 asked = await self._ask_all(file) if ask else {}
                 if asked is None:
                     _log.warning("missing or damaged file was fetched", path=file.path)
