@@ -319,6 +319,64 @@ def test_only_one_room_opens_delta_logs() -> None:
     assert _texts_of_logs(invented) == {"_delta_log"} and _opens_by_delta_rs(invented)
 
 
+#: Modules outside `files/` that link or sync files of tables, images or journals by themselves; the
+#: list may only get shorter.
+_PLACES_FILES = {
+    "sparktxlog.api.staging.frame_staging",
+    "sparktxlog.cli.doctor.disks",
+    "sparktxlog.delta.checkpoints",
+    "sparktxlog.delta.commit_files",
+    "sparktxlog.storage.commit_tables.table_places",
+    "sparktxlog.storage.commit_tables.twin",
+    "sparktxlog.storage.journal.journal",
+    "sparktxlog.storage.log_tables.quarantine_table",
+    "sparktxlog.storage.payloads.local_store",
+    "sparktxlog.worker.apply.placing",
+    "sparktxlog.worker.backup.commit_table_images",
+    "sparktxlog.worker.backup.image_store",
+    "sparktxlog.worker.backup.restoring",
+    "sparktxlog.worker.commit_tables.table_adoption",
+    "sparktxlog.worker.copy.swap",
+    "sparktxlog.worker.repair.table_quarantine",
+}
+_PLACING = {"link", "rename", "replace", "fsync"}
+
+
+def _places_files(module: Module) -> bool:
+    calls = [node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    of_os = {
+        call.attr
+        for call in calls
+        if isinstance(call, ast.Attribute)
+        and isinstance(call.value, ast.Name)
+        and call.value.id == "os"
+    }
+    names = {
+        call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls
+    }
+    return bool(of_os & _PLACING or names & {"link_as", "link_or_copy", "move_to"})
+
+
+def test_only_one_room_places_files_that_travel() -> None:
+    ways = (
+        "sparktxlog.files.",
+        "sparktxlog.storage.durability",
+        "sparktxlog.storage.foreign_files",
+    )
+    found = {
+        module.name
+        for module in package_modules()
+        if not module.name.startswith(ways) and _places_files(module)
+    }
+    assert found == _PLACES_FILES
+    invented = Module(
+        path=PACKAGE / "runtime" / "invented.py",
+        name="sparktxlog.runtime.invented",
+        text="import os\nos.link(part, final)\n",
+    )
+    assert _places_files(invented)
+
+
 def test_importing_the_package_stays_light() -> None:
     """`import sparktxlog` and the client load neither Spark nor a web framework."""
     code = (
