@@ -42,8 +42,8 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     stream = PeerLink.stream
 
     def noted(link: PeerLink, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
-        if path := source.partition("/files/")[2]:
-            found.append(path)
+        if source.startswith("versions/"):
+            found.append(source.split("/", 3)[3])
         return stream(link, file, offset, source)
 
     monkeypatch.setattr(PeerLink, "stream", noted)
@@ -225,6 +225,7 @@ def test_peers_get_only_what_a_version_names(tmp_path: Path) -> None:
             )
             (file,) = told.versions[1].brought
             base = f"/peer/v1/commit-tables/{uuid}/versions"
+            files = f"/peer/v1/files/versions/{uuid}"
             query = f"size={file.size_bytes}&rows=0&digest={file.digest}"
             (a.directory / "else.parquet").write_bytes(b"rows")
             Path(a.directory.parent / "secret").write_bytes(b"rows")
@@ -234,21 +235,24 @@ def test_peers_get_only_what_a_version_names(tmp_path: Path) -> None:
                 async def get(target: str) -> int:
                     return (await peer.send(target, method="GET"))[0]
 
-                assert await get(f"{base}/1/files/{file.path}?{query}") == 200
+                assert await get(f"{files}/1/{file.path}?{query}") == 200
                 refused = (
-                    f"{base}/0/files/{file.path}?{query}",  # of another version
-                    f"{base}/2/files/{file.path}?{query}",  # not placed
-                    f"{base}/1/files/else.parquet?{query}",
-                    f"{base}/1/files/%2e%2e/secret?{query}",
-                    f"{base}/1/files/_delta_log/_staged_commits/x.json?{query}",
+                    f"{files}/0/{file.path}?{query}",  # of another version
+                    f"{files}/2/{file.path}?{query}",  # not placed
+                    f"{files}/-1/{file.path}?{query}",
+                    f"{files}?{query}",
+                    f"/peer/v1/files/elsewhere/{file.path}?{query}",
+                    f"{files}/1/else.parquet?{query}",
+                    f"{files}/1/..%2Fsecret?{query}",
+                    f"{files}/1/_delta_log/_staged_commits/x.json?{query}",
                     f"{base}?after=1",
                     base.replace(uuid, "x"),
                 )
                 assert [await get(target) for target in refused] == [404] * len(refused)
                 # A receiver has to say what it wants.
-                assert await get(f"{base}/1/files/{file.path}?size=4&rows=0") == 400
+                assert await get(f"{files}/1/{file.path}?size=4&rows=0") == 400
                 (a.directory / file.path).write_bytes(b"shorter or longer")
-                assert await get(f"{base}/1/files/{file.path}?{query}") == 404
+                assert await get(f"{files}/1/{file.path}?{query}") == 404
             async with Stranger(node, "X") as stranger:
                 assert (await stranger.send(base, method="GET"))[0] == 403
 

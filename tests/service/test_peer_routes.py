@@ -129,7 +129,7 @@ def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> N
                     assert (status, document["title"]) == (403, "forbidden-peer")
                 for path in (
                     "/peer/v1/runs/A/1/1",
-                    "/peer/v1/files/x",
+                    "/peer/v1/files/payloads/x",
                     "/peer/v1/announced/00",
                     "/peer/v1/queue/0",
                 ):
@@ -205,7 +205,7 @@ def test_a_file_that_becomes_a_link_after_it_was_checked(
                     staged.unlink(missing_ok=True)
                     staged.write_bytes(b"rows")
                     digest = hashlib.sha256(b"rows").hexdigest()
-                    target = f"/peer/v1/files/x/part?digest={digest}&size=4&rows=0"
+                    target = f"/peer/v1/files/payloads/x/part?digest={digest}&size=4&rows=0"
                     headers = peer.headers(target, method="GET") | {"range": f"bytes={offset}-"}
                     found = await peer.send(target, b"", headers, "GET")
                     assert found[0] in ((206,) if offset else (200, 206))
@@ -250,7 +250,7 @@ def test_replayed_stale_and_forged_messages(tmp_path: Path) -> None:
                 assert (await peer.send("/peer/v1/posts", b"\xc1 no msgpack"))[0] == 400
                 assert (await peer.send("/peer/v1/pushes", b"\xff" * 9))[0] == 400
                 for path in ("../A/journal.sqlite", "%2e%2e/journal.sqlite", "a/../../x", "a%00b"):
-                    target = f"/peer/v1/files/{path}?digest=d&size=1&rows=0"
+                    target = f"/peer/v1/files/payloads/{path}?digest=d&size=1&rows=0"
                     status, _ = await peer.send(target, method="GET")
                     assert status in (400, 401, 404), path
                 big = b"x" * (peer_routes._LEAST_LIMIT + 1)

@@ -656,12 +656,12 @@ class PeerLink:
         return wire.decode(TableVersions, answer)
 
     def stream(self, file: StagedFile, offset: int, source: str = "") -> Iterator[bytes]:
-        """Yield a file of the peer's payload store; blocks, so call it in a thread.
+        """Yield a file of the peer; blocks, so call it in a thread.
 
         The request has digest, size and rows; the peer compares them before it sends a byte.
 
         Args:
-            source: Target of the request, without query; default: that of a staged file.
+            source: Where the peer has it; default: in its payload store.
 
         Raises:
             TransportError: The transfer broke; it may be resumed.
@@ -669,7 +669,7 @@ class PeerLink:
         if not self.up:
             raise TransportError(f"no link to {self.node_id}: {self.reason}")
         wanted = f"size={file.size_bytes}&rows={file.rows}&digest={file.digest}"
-        target = f"{source or '/peer/v1/files/' + quote(file.path)}?{wanted}"
+        target = "/peer/v1/files/" + quote(source or f"payloads/{file.path}") + f"?{wanted}"
         url = self.url
         headers = self._signer.headers("GET", target, b"", self._to, url)
         tls = self._signer.tls(url, self.node_id)

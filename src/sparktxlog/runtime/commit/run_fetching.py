@@ -205,7 +205,7 @@ class RunFetcher:
 
         Args:
             into: Where it is kept; default: the payload store.
-            source: Target of the request, without query; default: the peer's payload store.
+            source: Where the peer has it; default: in its payload store.
             named: False: its name is not durable yet; the bytes are.
 
         Raises:

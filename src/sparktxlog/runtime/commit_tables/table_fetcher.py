@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
 import structlog
 
@@ -272,7 +271,7 @@ class TableFetcher:
         if missing is None:
             return
         name = wanted.file.path
-        path = f"/peer/v1/commit-tables/{uuid}/versions/{wanted.version}/files/{quote(name)}"
+        path = f"versions/{uuid}/{wanted.version}/{name}"
         failure: TxLogError | None = None
         for link in links:
             if not link.up:

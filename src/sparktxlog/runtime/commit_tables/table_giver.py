@@ -6,6 +6,7 @@ Between two pieces of a file this node's own transactions go first, as they do f
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -15,12 +16,14 @@ from sparktxlog.errors import DonorYieldsError, NotFoundError
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import commit_file_name
-from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import TableVersions, VersionFiles
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class TableGiver:
@@ -62,29 +65,30 @@ class TableGiver:
         found = await self._records.page(uuid, after, min(until, placed))
         return TableVersions(versions=tuple(found), placed=placed)
 
-    async def outgoing(self, uuid: str, version: int, wanted: StagedFile) -> Outgoing:
-        """Return a file that a version brings.
+    async def outgoing(self, wanted: StagedFile) -> Outgoing:
+        """Return a file that a version brings, by `<UUID>/<version>/<path below the table>`.
 
         Raises:
             NotFoundError: The version names no such file (definite).
             InvalidNameError: The path leaves the table's directory (definite).
         """
-        named = await self._records.known(uuid, version - 1, 1)
-        one = named.get(version) if version <= self._placed_of(uuid) else None
-        if one is None or not any(
-            (file.path, file.digest) == (wanted.path, wanted.digest) for file in one.files
+        uuid, number, path = (*wanted.path.split("/", 2), "", "")[:3]
+        version = int(number) if _NUMBER.fullmatch(number) else -1
+        named: Mapping[int, VersionFiles] = {}
+        if 0 <= version <= self._placed_of(uuid):
+            named = await self._records.known(uuid, version - 1, 1)
+        if version not in named or not any(
+            (file.path, file.digest) == (path, wanted.digest) for file in named[version].files
         ):
-            raise NotFoundError(
-                f"version {version} of commit table {uuid} names no such file", uuid=uuid
-            )
+            raise NotFoundError(f"no version of a commit table names {wanted.path[:300]!r}")
         found = Outgoing(
-            file=self._places.file(uuid, check_relative_path(wanted.path)),
+            file=self._places.file(uuid, check_relative_path(path)),
             size_bytes=wanted.size_bytes,
             run=partial(self._base.run_on_files, self._places.path(uuid, "")),
             turn=self._turn,
             sent=self._base.metrics.donor_plain_bytes.inc,
         )
-        if wanted.path == commit_file_name(version) and not await found.is_here():
+        if path == commit_file_name(version) and not await found.is_here():
             # Delta cleaned up the log.
             return replace(found, file=self._places.kept_commit(uuid, version))
         return found

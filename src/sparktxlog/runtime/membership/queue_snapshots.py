@@ -86,7 +86,7 @@ class SnapshotGiver:
             await self._run_blocking(self._remove_old)
             return known.offer
 
-    def outgoing(self, file: StagedFile) -> Outgoing:
+    async def outgoing(self, file: StagedFile) -> Outgoing:
         """Return a snapshot that was offered, by its digest.
 
         Raises:
@@ -163,7 +163,7 @@ class SnapshotTaker:
 
         def sent(offset: int) -> Iterator[bytes]:
             _log.info("a snapshot is fetched", peer=link.node_id, bytes=offset, of=size)
-            for block in link.stream(file, offset, f"/peer/v1/snapshots/{name}/file"):
+            for block in link.stream(file, offset, f"snapshots/{name}"):
                 if self._ending.is_set():
                     raise TransportError("the node stops")
                 offset += len(block)

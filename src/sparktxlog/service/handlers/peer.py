@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
@@ -142,7 +142,11 @@ class PeerRoutes(RouteHandlers):
         self._peering = peering
         self._files = files
         self._donor = donor
-        self._giver = giver
+        self._senders: dict[str, Callable[[StagedFile], Awaitable[Outgoing]]] = {
+            "payloads": files.outgoing,
+            "versions": giver.outgoing,
+            "snapshots": peering.snapshots.outgoing,
+        }
         self.table_versions = giver.versions
         self.watch, self.pushes = peering.watch, peering.on_push
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
@@ -171,12 +175,6 @@ class PeerRoutes(RouteHandlers):
         else:
             await self._peering.on_epoch(sender, message)
 
-    async def snapshot_file(
-        self, request: Request, name: str, digest: str, size: int, rows: int
-    ) -> Response:
-        wanted = StagedFile(path=name, size_bytes=size, rows=rows, digest=digest)
-        return await _sent(request, self._peering.snapshots.outgoing(wanted))
-
     async def runs(self, body: wire.RunsRequest) -> wire.RunsAnswer:
         return wire.RunsAnswer(payloads=await self._peering.run_payloads(body.runs))
 
@@ -188,44 +186,29 @@ class PeerRoutes(RouteHandlers):
         return await self._files.announced_payload(wanted)
 
     async def file(
-        self, request: Request, path: str, digest: str, size: int, rows: int
+        self, request: Request, where: str, path: str, digest: str, size: int, rows: int
     ) -> Response:
-        wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-        # After the first check this costs only a look at the inode.
-        return await _sent(request, await self._files.outgoing(wanted))
+        """Send a file from the offset on that the peer asks for.
 
-    async def table_file(
-        self,
-        request: Request,
-        uuid: str,
-        version: int,
-        path: str,
-        digest: str,
-        size: int,
-        rows: int,
-    ) -> Response:
+        Raises:
+            NotFoundError: There is none, or it has another size (definite).
+        """
+        if (sender := self._senders.get(where)) is None:
+            raise NotFoundError(f"{where[:40]!r} is no place of files that peers fetch")
         wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-        return await _sent(request, await self._giver.outgoing(uuid, version, wanted))
+        # After the first check of a staged file this costs only a look at the inode.
+        found = await sender(wanted)
+        if not await found.is_here():
+            raise NotFoundError("no such file, or it is damaged", path=path)
+        resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
+        offset = min(int(resumed[1]), found.size_bytes) if resumed else 0
+        headers = {"content-length": str(found.size_bytes - offset)}
+        return StreamingResponse(
+            found.pieces(offset), 206 if offset else 200, headers=headers, media_type=BINARY
+        )
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
         return await self._donor.lend(f"{body.worker_id[:80]} of {sender}", named=body.named)
-
-
-async def _sent(request: Request, found: Outgoing) -> StreamingResponse:
-    """Send a file from the offset on that the peer asks for.
-
-    Raises:
-        NotFoundError: It is gone, or has another size (definite).
-    """
-    if not await found.is_here():
-        raise NotFoundError("no such file, or it is damaged", path=found.file.relative)
-    size = found.size_bytes
-    resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
-    offset = min(int(resumed[1]), size) if resumed else 0
-    headers = {"content-length": str(size - offset)}
-    return StreamingResponse(
-        found.pieces(offset), 206 if offset else 200, headers=headers, media_type=BINARY
-    )
 
 
 def _target(request: Request) -> str:

@@ -507,14 +507,19 @@ _PEERS = (
     _peer("POST /tails", "tails", "The end of a queue", Tail),
     _peer("POST /epochs", "epoch_message", "A message about the change of an epoch", bytes),
     _peer("GET /snapshots/{name}", "snapshot_offer", "Its size", answer=wire.SnapshotOffer),
-    _peer("GET /snapshots/{name}/file", "snapshot_file", "A snapshot", query=_STAGED, **_FILE),
     _peer("GET /queue/{position:number}", "queue_tail", "The queue after a position", answer=Tail),
     _peer(
         "GET /runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run", **_RUN
     ),
     _peer("POST /runs", "runs", "Small runs", wire.RunsRequest, answer=wire.RunsAnswer),
     _peer("GET /announced/{digest}", "announced", "Payload of an announced run", **_RUN),
-    _peer("GET /files/{path:path}", "file", "A staged file", query=_STAGED, **_FILE),
+    _peer(
+        "GET /files/{where}/{path:path}",
+        "file",
+        "A file of `payloads`, of `versions` (below UUID and version) or of `snapshots`",
+        query=_STAGED,
+        **_FILE,
+    ),
     _peer(
         "GET /commit-tables/{uuid}/versions",
         "table_versions",
@@ -522,14 +527,6 @@ _PEERS = (
         query=_VERSIONS,
         answer=TableVersions,
         at_witness=False,
-    ),
-    _peer(
-        "GET /commit-tables/{uuid}/versions/{version:number}/files/{path:path}",
-        "table_file",
-        "A file that a version of a commit table brings",
-        query=_STAGED,
-        at_witness=False,
-        **_FILE,
     ),
     _peer("POST /leases", "lend", "A lease", wire.LeaseRequest, answer=Lease),
     _peer("GET /replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),

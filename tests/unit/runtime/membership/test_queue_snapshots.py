@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver, Snapsho
 from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot, StoredEntry
 from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 
+T = TypeVar("T")
 PIECE = bytes(range(256)) * 64
 
 
@@ -71,14 +72,17 @@ class Way:
         return await self.giver.offer(has)
 
     def stream(self, file: StagedFile, offset: int, source: str) -> Iterator[bytes]:
-        assert source == f"/peer/v1/snapshots/{file.digest}/file"
+        assert source == f"snapshots/{file.digest}"
         self.asked.append(offset)
-        pieces = self.giver.outgoing(file).pieces(offset)
+
+        def on_loop(work: Coroutine[Any, Any, T]) -> T:
+            return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
         async def next_piece() -> bytes:
             return await anext(pieces, b"")
 
-        while piece := asyncio.run_coroutine_threadsafe(next_piece(), self.loop).result():
+        pieces = on_loop(self.giver.outgoing(file)).pieces(offset)
+        while piece := on_loop(next_piece()):
             if self.breaks_at and offset >= self.breaks_at:
                 raise TransportError("the link broke")
             offset += len(piece)
@@ -178,7 +182,7 @@ def test_a_giver_keeps_few_and_makes_none_twice(way: Way) -> None:
             way.snapshot = snapshot_at(position)
             await way.snapshot_offer("any")
         with pytest.raises(NotFoundError):
-            way.giver.outgoing(
+            await way.giver.outgoing(
                 StagedFile(path="", size_bytes=first.size_bytes, rows=0, digest=first.name)
             )
         assert len(list((way.directory / "giver" / "snapshots").iterdir())) == 4
