@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, overload
 
 from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
-from sparktxlog.api.adopting.row_release import RowRelease, release_rows
 from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.given_data import Columns, Rows
@@ -35,7 +34,6 @@ from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
@@ -46,7 +44,7 @@ from sparktxlog.worker.commit_tables.table_adoption import (
     FileWay,
     adopt,
 )
-from sparktxlog.worker.commit_tables.table_release import TableRelease, release
+from sparktxlog.worker.tables.release import Release, release
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -314,7 +312,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
         *,
         drop: bool = False,
         keep_features: bool = False,
-    ) -> TableRelease | RowRelease:
+    ) -> Release:
         """Give a table back as a plain Delta table.
 
         A row table leaves the log, at all sites.  Each site's worker moves its directory to the
@@ -332,14 +330,15 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             NotAppliedError: With a path: this site's worker is behind.
             StorageError: The directory is not there.
         """
-        if self.site.kind_of(name) is TableKind.ROW_TABLE:
-            return release_rows(self.site, name, path, self._timeout_s)
-        if path is None:
-            raise InvalidRequestError(
-                f"no directory is given for commit table {name!r}", field="path"
-            )
-        with closing(CatalogLink.beside(self.site.home)) as link:
-            return release(link, name, path, drop=drop, keep_features=keep_features)
+        return release(
+            self.describe(name),
+            self.site.home,
+            path,
+            drop_rows=self.drop_table,
+            applied=lambda seen: self.site.snapshot(at_least=seen),
+            drop=drop,
+            keep_features=keep_features,
+        )
 
     def rename_table(
         self, table: str, name: str, *, level: str = "ordered", timeout: float | None = None

@@ -55,4 +55,4 @@ def test_the_page_works(
     assert shown is not None
     assert shown[1].replace("/tmp/shop", str(tmp_path / "shop")) in dry
     assert "Transaction" in adopted and "orders" in verified
-    assert "the log has orders no more" in released and tables == {"orders_now"}
+    assert "the log has it no more" in released and tables == {"orders_now"}

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app, local_spark
+from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.cli.dry_runs import DryRun, print_plan, release_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table
 from sparktxlog.http.tokens import client_token
@@ -18,6 +18,8 @@ table_app = typer.Typer(
     help="Create, change, describe tables; bring a Delta table into the log, give one back."
 )
 app.add_typer(table_app, name="table", no_args_is_help=True)
+#: Seconds for the drop of a row table, and for this site's worker.
+_RELEASE_S = 60.0
 TableName = Annotated[
     str, typer.Argument(metavar="NAME", help="Table of the log: orders, or bronze.orders.")
 ]
@@ -85,38 +87,29 @@ def table_release(
     --drop.  Run it at the site.  PATH appears when it is whole; on the same file system files get a
     second name, else they are copied.
     """
-    from sparktxlog.api.nodes import Nodes
+    from sparktxlog.api.client import Client
     from sparktxlog.model.tables.table_kind import TableKind
+    from sparktxlog.worker.tables.release import release
 
     path = None if path is None else local_path(path)
-    with closing(Nodes(url, token=client_token())) as nodes:
-        found = nodes.describe(name)
-    is_rows = found.kind is TableKind.ROW_TABLE
-    if path is None and not is_rows:
-        raise typer.BadParameter("PATH is missing: a commit table is given back into it")
-    if dry_run:
-        print_plan(as_json, *release_plan(found, path, drop=drop))
-        return
-    if is_rows:
-        with local_spark("table-release") as spark:
-            from sparktxlog.api.connect import connect
-
-            with connect(spark, url, token=client_token()) as log:
-                released = log.release_table(name, path)
-        document = released.to_document()
-        said = f"{released.path} is a plain Delta table, and the log has {name} no more."
-    else:
-        from sparktxlog.http.catalog_link import CatalogLink
-        from sparktxlog.worker.commit_tables.table_release import release
-
-        with closing(CatalogLink(url, token=client_token())) as link:
-            done = release(link, name, str(path), drop=drop, keep_features=keep_features)
-        dropped = ", and the log has it no more" if done.dropped else ""
-        document = done.to_document()
-        said = f"{done.path} is a plain Delta table at version {done.version}{dropped}."
-        if done.features is not None:
-            said += f"\nFeatures of its protocol: {', '.join(done.features) or 'none'}."
+    with Client(url, token=client_token(), timeout=_RELEASE_S) as client:
+        found = client.describe(name)
+        if path is None and found.kind is TableKind.COMMIT_TABLE:
+            raise typer.BadParameter("PATH is missing: a commit table is given back into it")
+        if dry_run:
+            print_plan(as_json, *release_plan(found, path, drop=drop))
+            return
+        with closing(NodeApi(url)) as node:
+            released = release(
+                found,
+                node,
+                path,
+                drop_rows=client.drop_table,
+                applied=lambda seen: client.snapshot(at_least=seen, timeout=_RELEASE_S),
+                drop=drop,
+                keep_features=keep_features,
+            )
     if as_json:
-        print_json(document)
+        print_json(released.to_document())
         return
-    typer.echo(said)
+    typer.echo(released.describe())

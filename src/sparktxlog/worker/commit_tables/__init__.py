@@ -2,6 +2,5 @@
 
 delta_reading   a Delta table, read by Spark
 table_adoption  a Delta table becomes a commit table
-table_release   a commit table becomes a Delta table
 table_upkeep    OPTIMIZE, checkpoints, VACUUM, and what is left over
 """

@@ -1,0 +1,170 @@
+"""Gives a table back as a plain Delta table; only how its files get there differs by its kind.
+
+A row table leaves the log, and each site's worker keeps its directory.  A commit table gets a
+directory of its own: same files, same versions, no catalog, and no more features than it uses, so
+that its readers know them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.errors import ApplyError, InvalidRequestError
+from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.link import Http
+from sparktxlog.model.ids import local_path
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
+from sparktxlog.model.transactions.receipt import Receipt
+from sparktxlog.storage.commit_tables.released_log import drop_unused_features
+from sparktxlog.storage.commit_tables.twin import (
+    extend_plain_twin,
+    make_plain_twin,
+)
+from sparktxlog.storage.durability import storing, sync_directory
+
+#: Waits until this site's worker has applied a position, or a receipt.
+Applied = Callable[[int | Receipt], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A table that was given back."""
+
+    #: Name that it has, or had, in the log.
+    table: str
+    #: Where this site has it: the given directory, or that of a row table in the lake's attic.
+    path: str
+    #: Whether the log no longer has it.
+    dropped: bool
+    #: Where the log dropped a row table; each site's worker puts its own files into the attic.
+    position: int | None = None
+    #: The newest version of a commit table that is in the directory.
+    version: int | None = None
+    #: Features of a commit table that its protocol names, for its readers to know; None = all that
+    #: it had stayed.
+    features: tuple[str, ...] | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """Return lines for people."""
+        text = f"{self.path} is a plain Delta table"
+        text += "" if self.version is None else f" at version {self.version}"
+        text += ", and the log has it no more." if self.dropped else "."
+        if self.features is not None:
+            text += f"\nFeatures of its protocol: {', '.join(self.features) or 'none'}."
+        return text
+
+
+def release(
+    table: TableDescription,
+    node: Http,
+    path: str | None,
+    *,
+    drop_rows: Callable[[str], Receipt],
+    applied: Applied,
+    drop: bool = False,
+    keep_features: bool = False,
+) -> Release:
+    """Give a table back.
+
+    Args:
+        table: As the node of this site describes it.
+        node: That node.
+        path: A directory that does not exist; it appears when it is whole.  None: a row table's
+            files stay where the worker puts them.
+        drop_rows: Drops a row table; returns the receipt.
+        applied: Waits until this site's worker has applied a position, or a receipt.
+        drop: Drop a commit table from the log then; what was committed until then is in the
+            directory.
+        keep_features: Keep all of a commit table's protocol, but the one that says that a catalog
+            has it; else those that nothing in the table uses are removed.
+
+    Raises:
+        UnknownTableError: It was dropped meanwhile (definite).
+        InvalidRequestError: The directory exists, or a commit table has none (definite).
+        NotAppliedError: The worker is behind.  Before the drop: nothing happened.  After it: the
+            message gives the worker's state, and the table is in the worker's directory (definite).
+        CorruptLogError: This site lacks a version of a commit table, or a file.
+        DiskFullError, StorageError: The directory is not there; a row table is in the worker's.
+        CommitStateUnknownError, TransportError: Nobody knows about the drop.
+    """
+    target = None if path is None else Path(local_path(path)).absolute()
+    if target is not None and os.path.lexists(target):
+        raise InvalidRequestError(
+            f"{target} exists already", hint="Name a new directory.", field="path", value=path
+        )
+    if table.kind is TableKind.ROW_TABLE:
+        return _of_rows(table, node, target, drop_rows, applied)
+    if target is None:
+        raise InvalidRequestError(
+            f"no directory is given for commit table {table.name!r}", field="path"
+        )
+    with closing(CatalogLink.beside(node)) as link:
+        return release_commits(link, table.name, target, drop=drop, keep_features=keep_features)
+
+
+def _of_rows(
+    table: TableDescription,
+    node: Http,
+    target: Path | None,
+    drop_rows: Callable[[str], Receipt],
+    applied: Applied,
+) -> Release:
+    if target is not None:
+        applied(table.last_write or table.position)
+    receipt = drop_rows(table.name)
+    assert receipt.position is not None, "a drop is ordered"
+    attic = Attic.of_lake(Path(node.get("/v1/info")["lake_root"]))
+    dropped = (Kind.DROPPED, table.name, str(receipt.position))
+    if target is not None:
+        applied(receipt)
+        found = attic.newest(*dropped)
+        if found is None:
+            raise ApplyError(
+                f"this process does not see {attic.place(*dropped)}, where this site's worker puts "
+                "the table",
+                hint="The table is dropped.  Copy that directory on the worker's machine.",
+                path=str(attic.place(*dropped)),
+            )
+        attic.restore(found, target)
+    place = str(target or attic.place(*dropped))
+    return Release(table=table.name, path=place, dropped=True, position=receipt.position)
+
+
+def release_commits(
+    link: CatalogLink, name: str, target: Path, *, drop: bool = False, keep_features: bool = False
+) -> Release:
+    """Give a commit table back into a directory that does not exist; errors as `release`."""
+    shown = link.load(name)
+    table, version = Path(path_of_location(shown.metadata.location)), shown.latest_table_version
+    fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.releasing")
+    features = None
+    try:
+        make_plain_twin(table, version, fresh)
+        if not drop and not keep_features:
+            features = drop_unused_features(fresh)
+        with storing(target):
+            fresh.rename(target)
+            sync_directory(target.parent)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    if drop:
+        link.drop(name)
+        # What others committed until the drop is placed by now, and comes along.
+        version = newest_commit(table)
+        extend_plain_twin(table, version, target)
+        if not keep_features:
+            features = drop_unused_features(target)
+    return Release(table=name, path=str(target), dropped=drop, version=version, features=features)
