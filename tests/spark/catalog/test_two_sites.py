@@ -18,8 +18,8 @@ from tests.support.node_processes import NodeProcess, free_ports, wait_until
 
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.http.catalog_link import CatalogLink
-from sparktxlog.worker.commit_tables.table_upkeep import CommitTableKeeper
-from sparktxlog.worker.replica.maintenance import Upkeep
+from sparktxlog.worker.tables.commit_upkeep import CommitTableKeeper
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 

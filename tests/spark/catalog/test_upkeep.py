@@ -34,7 +34,7 @@ from sparktxlog.storage.commit_tables.twin import (
     stage_twin_commit,
 )
 from sparktxlog.worker.apply.deltalog import forget_log
-from sparktxlog.worker.commit_tables import table_upkeep
+from sparktxlog.worker.tables import commit_upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -152,7 +152,7 @@ def test_tables_are_compacted_while_others_write(
             tx.sql("INSERT INTO tx.default.l VALUES (100)")
         return committed(link, name, *args, **more)
 
-    monkeypatch.setattr(table_upkeep, "make_plain_twin", make)
+    monkeypatch.setattr(commit_upkeep, "make_plain_twin", make)
     monkeypatch.setattr(CatalogLink, "commit", commit)
     found = maintain(*both)
     for name, attempts in (("f", 1), ("l", 2)):
@@ -195,7 +195,7 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     killed.mkdir(parents=True)
     # A month later: old files go, and a log that begins with the checkpoint says all.
     month = time.time_ns() + 30 * 86_400 * 10**9
-    monkeypatch.setattr(table_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
+    monkeypatch.setattr(commit_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
     point = RestorePoint(name="p", made_at=time.time_ns() // 1_000 - 40 * 86_400 * 10**6)
     with monkeypatch.context() as patched:
         patched.setattr(upkeep, "known_points", lambda _: [point])

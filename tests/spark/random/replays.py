@@ -20,9 +20,10 @@ from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, read_state
+from sparktxlog.worker.tables.row_upkeep import maintain_replica
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
+from sparktxlog.worker.tables.row_upkeep import maintain_replica
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 from sparktxlog.worker.verify.verify import recount_tables, verify_replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]

@@ -14,8 +14,9 @@ from tests.support.worker_log import LogBuilder, MemoryLog, table
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.files.pins import Pins
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.maintenance import Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots, read_state
+from sparktxlog.worker.tables.row_upkeep import maintain_replica
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -41,7 +42,7 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
     pinned = pins.pin("lease", ["plain"])["plain"]
     before = {file.path: Path(file.location).read_bytes() for file in pinned}
 
-    with pytest.raises(InvalidRequestError, match="no table 'nothing'"):
+    with pytest.raises(InvalidRequestError, match="no row table 'nothing'"):
         maintain_replica(spark, source.lake, Upkeep(tables=["nothing"]))
     (other, plain) = maintain_replica(spark, source.lake, Upkeep(dry_run=True))
     assert "OPTIMIZE and VACUUM would run" in plain.skipped
@@ -54,13 +55,13 @@ def test_a_table_of_small_files_is_compacted_and_vacuumed(
         (busy,) = maintain_replica(spark, source.lake, wanted)
     assert (busy.vacuumed, busy.failed) == ("lite", "")
     assert "owned by another worker" in busy.skipped and not busy.optimized
-    assert "skipped: OPTIMIZE" in describe(busy)
+    assert "skipped: OPTIMIZE" in busy.describe()
 
     lines: list[str] = []
     (done,) = maintain_replica(spark, source.lake, Upkeep(tables=["plain"]), lines.append)
     assert (done.failed, done.skipped) == ("", "")
     assert (done.optimized, done.vacuumed, done.files) == (True, "full", 1)
-    assert lines == [describe(done)]
+    assert lines == [done.describe()]
     # What the replica names from now on is what VACUUM leaves, also if nothing more is ordered.
     named = read_state(source.lake)
     assert named is not None and named.tables["plain"].version == 2

@@ -32,8 +32,9 @@ from sparktxlog.worker.apply import worker_session
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.repair.repairing import RepairWay
-from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
 from sparktxlog.worker.replica.state import read_state
+from sparktxlog.worker.tables.row_upkeep import maintain_replica
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = pytest.mark.spark

@@ -5,7 +5,7 @@ Spark is started only if there are tables to compact or rows to count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,9 +18,9 @@ from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.api.reading.restore_points import known_points
 from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
-from sparktxlog.model.restore_point import RestorePoint, keep_hours
+from sparktxlog.model.restore_point import keep_hours
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
-from sparktxlog.worker.replica.state import read_state
+from sparktxlog.worker.replica.state import applied_state, read_state
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
     compare_sites,
@@ -35,9 +35,8 @@ from sparktxlog.worker.verify.table_verification import (
 )
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.commit_tables.table_upkeep import CommitTableUpkeep
-    from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep
     from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
+    from sparktxlog.worker.tables.table_upkeep import TableUpkeep, Upkeep
     from sparktxlog.worker.verify.verify import Verification
 
 
@@ -58,13 +57,27 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         for line in _log_lines(log):
             context.tell(line)
         tables: list[TableUpkeep] = []
-        commit_tables: list[CommitTableUpkeep] = []
+        commit_tables: list[TableUpkeep] = []
         removed: list[Removal] = []
         if not (a.no_optimize and a.no_vacuum):
+            from sparktxlog.worker.tables.table_upkeep import Upkeep
+
             rows, commits = source.rows_and_commits(a.tables, lake)
-            points = known_points(source.document)
-            done_with = _maintain_tables(context, lake, info, rows, commits, points)
-            tables, commit_tables, removed = done_with
+            wanted = Upkeep(
+                optimize=not a.no_optimize,
+                vacuum=not a.no_vacuum,
+                dry_run=a.dry_run,
+                many_files=a.min_files,
+                wait_s=a.wait,
+                keep_hours=keep_hours(known_points(source.document), time_ns() // 1000),
+            )
+            if commits or not a.tables:
+                wanted_here = replace(wanted, tables=commits)
+                commit_tables, removed = _maintain_commit_tables(context, info, wanted_here)
+            if rows or not a.tables:
+                wanted_here = replace(wanted, tables=rows)
+                may_lack = bool(commit_tables)  # a site may have commit tables only
+                tables = _maintain_row_tables(context, lake, wanted_here, may_lack=may_lack)
         if unwanted.anything:
             with one_at_a_time(lake):
                 # Asked again: after the log was shortened, more images may be older than it.
@@ -72,7 +85,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
                 removed += remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
     for removal in removed:
         say(removal.describe())
-    done: list[TableUpkeep | CommitTableUpkeep | Removal] = [*tables, *commit_tables, *removed]
+    done: list[TableUpkeep | Removal] = [*tables, *commit_tables, *removed]
     skipped = any(one.skipped for one in done) and not a.dry_run
     code = job.LAGGING if skipped else job.OK
     return job.ERROR if any(one.failed for one in done) else code, {
@@ -83,51 +96,26 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     }
 
 
-def _maintain_tables(
-    context: job.JobContext,
-    lake: str,
-    info: NodeInfo,
-    of_rows: list[str],
-    of_commits: list[str],
-    points: Sequence[RestorePoint],
-) -> tuple[list[TableUpkeep], list[CommitTableUpkeep], list[Removal]]:
-    """Maintain the row tables of a replica, and the commit tables of the site."""
-    from sparktxlog.worker.replica.maintenance import Upkeep, maintain_replica
-    from sparktxlog.worker.replica.state import applied_state
+def _maintain_row_tables(
+    context: job.JobContext, lake: str, wanted: Upkeep, *, may_lack: bool
+) -> list[TableUpkeep]:
+    from sparktxlog.worker.tables.row_upkeep import maintain_replica
 
-    a = context.arguments
-    wanted = Upkeep(
-        tables=of_rows,
-        optimize=not a.no_optimize,
-        vacuum=not a.no_vacuum,
-        dry_run=a.dry_run,
-        many_files=a.min_files,
-        wait_s=a.wait,
-        keep_hours=keep_hours(points, time_ns() // 1000),
-    )
-    tables: list[TableUpkeep] = []
-    commit_tables: list[CommitTableUpkeep] = []
-    removed: list[Removal] = []
-    if of_commits or not a.tables:
-        of_site = _maintain_commit_tables(context, info, replace(wanted, tables=of_commits))
-        commit_tables, removed = of_site
-    if of_rows or not a.tables:
-        try:
-            applied_state(lake)  # before Spark is started for it
-        except NotAppliedError:
-            if not commit_tables:
-                raise
-            return [], commit_tables, removed  # a site may have commit tables only
-        with one_at_a_time(lake):
-            tables = maintain_replica(context.spark, lake, wanted, say)
-    return tables, commit_tables, removed
+    try:
+        applied_state(lake)  # before Spark is started for it
+    except NotAppliedError:
+        if not may_lack:
+            raise
+        return []
+    with one_at_a_time(lake):
+        return maintain_replica(context.spark, lake, wanted, say)
 
 
 def _maintain_commit_tables(
     context: job.JobContext, info: NodeInfo, wanted: Upkeep
-) -> tuple[list[CommitTableUpkeep], list[Removal]]:
+) -> tuple[list[TableUpkeep], list[Removal]]:
     from sparktxlog.http.catalog_link import CatalogLink
-    from sparktxlog.worker.commit_tables.table_upkeep import CommitTableKeeper
+    from sparktxlog.worker.tables.commit_upkeep import CommitTableKeeper
 
     with closing(CatalogLink(context.arguments.url, token=client_token())) as link:
         tables = link.tables()

@@ -2,5 +2,4 @@
 
 delta_reading   a Delta table, read by Spark
 table_adoption  a Delta table becomes a commit table
-table_upkeep    OPTIMIZE, checkpoints, VACUUM, and what is left over
 """

@@ -8,5 +8,4 @@ driver_lock     the same lock, held by Spark's JVM
 source          where segments come from and reports go to
 reports         reports and heartbeats
 replays         records of catch-ups by replay
-maintenance     OPTIMIZE, VACUUM
 """

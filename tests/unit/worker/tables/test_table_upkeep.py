@@ -10,8 +10,9 @@ import pytest
 from sparktxlog.api.jobs.job import JobContext
 from sparktxlog.api.jobs.upkeep import verified
 from sparktxlog.errors import LockedError, NotAppliedError
-from sparktxlog.worker.replica.maintenance import TableUpkeep, Upkeep, describe, maintain_replica
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
+from sparktxlog.worker.tables.row_upkeep import maintain_replica
+from sparktxlog.worker.tables.table_upkeep import TableUpkeep, Upkeep
 from sparktxlog.worker.verify.lake_lock import VERIFICATION, one_at_a_time
 
 
@@ -60,8 +61,8 @@ def test_lines_say_what_was_done_and_what_was_not() -> None:
         vacuumed="full",
         seconds=1.25,
     )
-    assert describe(done) == (
+    assert done.describe() == (
         "t: compacted, vacuumed (full); files 1,000 to 2, on disk 5,000 to 4,000 bytes, 1.2 s"
     )
-    assert "nothing done" in describe(TableUpkeep(table="t"))
-    assert describe(TableUpkeep(table="t", failed="why")).endswith("; FAILED: why")
+    assert "not compacted" in TableUpkeep(table="t").describe()
+    assert TableUpkeep(table="t", failed="why").describe().endswith("; FAILED: why")

@@ -17,14 +17,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
-
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 
 from sparktxlog.codec.delta_catalog.catalog_answers import LoadedTable
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
@@ -34,22 +29,16 @@ from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
     CorruptLogError,
-    InvalidRequestError,
-    NotPlacedError,
     StaleTimestampError,
     StorageError,
-    TxLogError,
     VersionConflictError,
-    first_lines,
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.storage.commit_tables.table_sweep import (
-    RETENTION,
     abandoned,
     decided_commits,
     remove_abandoned,
     remove_directory,
-    retention_ms,
     unneeded_files,
     unused_directories,
 )
@@ -63,7 +52,13 @@ from sparktxlog.storage.commit_tables.twin import (
 )
 from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
 from sparktxlog.worker.apply.worker_session import applier_session
-from sparktxlog.worker.replica.maintenance import SMALL_BYTES, Upkeep
+from sparktxlog.worker.tables.table_upkeep import (
+    SMALL_BYTES,
+    TableUpkeep,
+    Upkeep,
+    kept_ms,
+    maintain_each,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,47 +77,6 @@ _TWINS = ".twins"
 _INTERVAL, _EVERY = "delta.checkpointInterval", 10
 
 
-@dataclass(slots=True, kw_only=True)
-class CommitTableUpkeep:
-    """What was done to one commit table, or would be."""
-
-    #: `schema.table`.
-    table: str
-    version_before: int = -1
-    version: int = -1
-    #: Data files of the newest version, and how many of them are small or not clustered yet.
-    files_before: int = 0
-    files: int = 0
-    small_files: int = 0
-    optimized: bool = False
-    #: How often it was compacted until that was a version.
-    attempts: int = 0
-    #: The version of the checkpoint that was written, -1 = none.
-    checkpoint: int = -1
-    #: Files that no version needs, and staged commits that were decided.
-    vacuumed_files: int = 0
-    vacuumed_bytes: int = 0
-    staged_commits: int = 0
-    seconds: float = 0.0
-    #: What was skipped, and why; a later run may do it.
-    skipped: str = ""
-    #: The error.
-    failed: str = ""
-
-    def describe(self) -> str:
-        """Return the table's line for people."""
-        acts = [f"compacted as version {self.version}"] if self.optimized else []
-        acts += [f"checkpoint at version {self.checkpoint}"] if self.checkpoint >= 0 else []
-        text = (
-            f"{self.table}: {', '.join(acts) or 'not compacted'}; files {self.files_before:,} to "
-            f"{self.files:,}; {self.vacuumed_files:,} old files of {self.vacuumed_bytes:,} bytes "
-            f"and {self.staged_commits:,} staged commits removed; {self.seconds:.1f} s"
-        )
-        for label, reason in (("skipped", self.skipped), ("FAILED", self.failed)):
-            text += f"; {label}: {reason}" if reason else ""
-        return text
-
-
 class CommitTableKeeper:
     """Maintains the commit tables of one site; hold `one_at_a_time` of their directory.
 
@@ -130,8 +84,8 @@ class CommitTableKeeper:
         spark: Returns the session; called only if there is something to compact.
         link: The node of this site.
         root: The directory of all tables, which is here.
-        plain_root: That of the plain tables next to them, None = there are none.
         tell: Called with a line after each table.
+        plain_root: That of the plain tables next to them, None = there are none.
     """
 
     def __init__(
@@ -157,30 +111,11 @@ class CommitTableKeeper:
         session.conf.set("spark.databricks.delta.checkpointV2.topLevelFileFormat", "json")
         return session
 
-    def maintain(self, tables: list[CatalogTable]) -> list[CommitTableUpkeep]:
-        """Maintain tables one after the other; one that fails says so, and the others are done.
-
-        Args:
-            tables: All of this log.
-
-        Raises:
-            InvalidRequestError: A table that is named is none of them (definite).
-        """
-        by_name = {f"{one.schema_name}.{one.name}": one for one in tables}
-        names = sorted(self._wanted.tables or by_name)
-        if unknown := sorted({*names} - by_name.keys()):
-            raise InvalidRequestError(
-                f"there is no commit table {unknown[0]!r}",
-                hint=f"Those of the log: {', '.join(sorted(by_name)) or 'none'}.",
-                table=unknown[0],
-            )
+    def maintain(self, tables: list[CatalogTable]) -> list[TableUpkeep]:
+        """Maintain those of all tables of the log that are wanted; errors as `maintain_each`."""
         shutil.rmtree(self._root / _TWINS, ignore_errors=True)  # of a run that was killed
-        done = []
-        for name in names:
-            found = self._maintained(name)
-            self._tell(found.describe())
-            done.append(found)
-        return done
+        known = {f"{one.schema_name}.{one.name}" for one in tables}
+        return maintain_each("commit table", known, self._wanted, self._maintain, self._tell)
 
     def remove_unused(self, tables: list[CatalogTable]) -> list[Path]:
         """Remove directories that have had no table for long enough; return them.
@@ -206,27 +141,17 @@ class CommitTableKeeper:
             remove_abandoned(found)
         return found
 
-    def _maintained(self, name: str) -> CommitTableUpkeep:
-        found, began = CommitTableUpkeep(table=name), monotonic()
-        try:
-            shown = self._link.load(name)
-            found.version_before = shown.latest_table_version
-            self._count(found, shown)
-            found.files_before = found.files
-            if self._wanted.optimize:
-                self._optimize(found)
-            if self._wanted.vacuum:
-                self._vacuum(found)
-        except (PySparkException, Py4JError) as error:
-            found.failed = first_lines(error)[:400]
-        except NotPlacedError as error:
-            found.skipped = error.message
-        except (TxLogError, OSError) as error:
-            found.failed = str(error)[:400]
-        found.seconds = round(monotonic() - began, 3)
-        return found
+    def _maintain(self, found: TableUpkeep) -> None:
+        shown = self._link.load(found.table)
+        found.version_before = shown.latest_table_version
+        self._count(found, shown)
+        found.files_before = found.files
+        if self._wanted.optimize:
+            self._optimize(found)
+        if self._wanted.vacuum:
+            self._vacuum(found)
 
-    def _count(self, found: CommitTableUpkeep, shown: LoadedTable) -> None:
+    def _count(self, found: TableUpkeep, shown: LoadedTable) -> None:
         """Count the files of a table at its newest version, without Spark."""
         table, clusters = _directory(shown), "delta.clusteringColumns" in shown.metadata.properties
         data = live_files(table, shown.latest_table_version).data
@@ -237,7 +162,7 @@ class CommitTableKeeper:
 
     # -- OPTIMIZE ----------------------------------------------------------------------------------
 
-    def _optimize(self, found: CommitTableUpkeep) -> None:
+    def _optimize(self, found: TableUpkeep) -> None:
         """Compact a table if that is due, and write a checkpoint if that is."""
         may_compact = True
         while True:
@@ -262,7 +187,7 @@ class CommitTableKeeper:
             if done is False and not may_compact:
                 found.skipped = f"OPTIMIZE, for other commits were faster {ATTEMPTS} times"
 
-    def _compacted(self, found: CommitTableUpkeep, shown: LoadedTable, twin: Path) -> bool | None:
+    def _compacted(self, found: TableUpkeep, shown: LoadedTable, twin: Path) -> bool | None:
         """Compact a twin; return whether that became a version of the table.
 
         None = Delta found nothing to do.
@@ -301,7 +226,7 @@ class CommitTableKeeper:
         every = int(shown.metadata.properties.get(_INTERVAL, _EVERY))
         return version - (-1 if base is None else base.version) >= every
 
-    def _checkpoint(self, found: CommitTableUpkeep, shown: LoadedTable, twin: Path) -> None:
+    def _checkpoint(self, found: TableUpkeep, shown: LoadedTable, twin: Path) -> None:
         """Let Delta write a checkpoint of a twin, and give it to the table."""
         write_checkpoint(self._session, twin)
         made = newest_of_twin(twin, shown.latest_table_version)
@@ -311,19 +236,17 @@ class CommitTableKeeper:
         forget_taken(_directory(shown))
         found.checkpoint = made.version
 
-    def _vacuum(self, found: CommitTableUpkeep) -> None:
+    def _vacuum(self, found: TableUpkeep) -> None:
         """Remove what no version within the table's retention, or since the first restore point,
         needs; and decided commits.
         """
         shown = self._link.load(found.table)
         table, version = _directory(shown), shown.latest_table_version
         self._count(found, shown)
-        now_ms, keep_ms = time.time_ns() // 1_000_000, retention_ms(shown.metadata.properties)
+        now_ms = time.time_ns() // 1_000_000
+        keep_ms = kept_ms(found, self._wanted, shown.metadata.properties)
         if keep_ms is None:
-            value = shown.metadata.properties[RETENTION]
-            found.skipped = f"VACUUM, for {RETENTION} is {value!r}, expected like 'interval 7 days'"
             return
-        keep_ms = max(keep_ms, self._wanted.keep_hours * 3_600_000)
         old = unneeded_files(table, version, now_ms=now_ms, keep_ms=keep_ms)
         staged = decided_commits(table, version, now_ms=now_ms)
         found.vacuumed_files, found.vacuumed_bytes = len(old.paths), old.size_bytes

@@ -13,79 +13,37 @@ there, which VACUUM leaves alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
-
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.delta.log_segments import read_version
-from sparktxlog.errors import InvalidRequestError, LockedError, StorageError
+from sparktxlog.errors import LockedError
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import read_commit
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, applied_state
+from sparktxlog.worker.tables.table_upkeep import (
+    HOUR_MS,
+    SMALL_BYTES,
+    TableUpkeep,
+    Upkeep,
+    kept_ms,
+    maintain_each,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Files below this are small; so many of them make a table worth compacting.
-SMALL_BYTES = 32 << 20
-MANY_FILES = 20
-#: Seconds to wait for a worker that holds the replica.
-WAIT_S = 30.0
-_HOURS = {"hour": 1, "day": 24, "week": 168}
 #: Between two attempts to get the replica from its worker, seconds.
 _TRY_S = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upkeep:
-    """What to do."""
-
-    #: Only these tables; empty = all of the replica.
-    tables: Sequence[str] = ()
-    optimize: bool = True
-    vacuum: bool = True
-    dry_run: bool = False
-    #: Small files from which a table is compacted.
-    many_files: int = MANY_FILES
-    #: Files that were removed from a table within so many hours stay: a restore point needs them.
-    keep_hours: int = 0
-    #: Seconds to wait for a worker that holds the replica.
-    wait_s: float = WAIT_S
-
-
-@dataclass(slots=True, kw_only=True)
-class TableUpkeep:
-    """What was done to one table."""
-
-    table: str
-    #: Live data files and their bytes, and how many of the files are small.
-    files_before: int = 0
-    files: int = 0
-    bytes_before: int = 0
-    bytes: int = 0
-    small_files: int = 0
-    #: Bytes of the table's directory, old versions and log included.
-    disk_before: int = 0
-    disk: int = 0
-    optimized: bool = False
-    #: `full`, `lite`, or empty.
-    vacuumed: str = ""
-    seconds: float = 0.0
-    #: What was skipped, and why; a later run may do it.
-    skipped: str = ""
-    #: The error.
-    failed: str = ""
 
 
 def maintain_replica(
@@ -94,10 +52,7 @@ def maintain_replica(
     wanted: Upkeep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[TableUpkeep]:
-    """Compact and vacuum the tables of a replica, one after the other; hold `one_at_a_time`.
-
-    A second call does only what is due then.  A table that fails says so in its line, and the
-    others are maintained.
+    """Compact and vacuum the tables of a replica; hold `one_at_a_time` of it.
 
     Args:
         tell: Called with a line after each table.
@@ -108,14 +63,6 @@ def maintain_replica(
     """
     lake = Path(lake).absolute()
     state = applied_state(lake)
-    names = sorted(wanted.tables or state.tables)
-    unknown = sorted(set(names) - set(state.tables))
-    if unknown:
-        raise InvalidRequestError(
-            f"the replica in {lake} has no table {unknown[0]!r}",
-            hint=f"Its tables: {', '.join(sorted(state.tables)) or 'none'}.",
-            table=unknown[0],
-        )
     session = applier_session(spark)
     # A log entry of VACUUM would be a commit that is not the worker's.
     session.conf.set("spark.databricks.delta.vacuum.logging.enabled", "false")
@@ -124,59 +71,36 @@ def maintain_replica(
     # VACUUM lists files in this many tasks; Spark's default of 10,000 takes minutes (measured).
     tasks = max(4, 2 * spark.sparkContext.defaultParallelism)
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", str(tasks))
-    keeper = _Keeper(session, lake, wanted)
-    done = []
-    for name in names:
-        found = keeper.maintain(name, state.tables[name].diverged)
-        tell(describe(found))
-        done.append(found)
-    return done
-
-
-def describe(found: TableUpkeep) -> str:
-    """Return a table's line for people."""
-    acts = ["compacted"] if found.optimized else []
-    acts += [f"vacuumed ({found.vacuumed})"] if found.vacuumed else []
-    text = (
-        f"{found.table}: {', '.join(acts) or 'nothing done'}; files {found.files_before:,} to "
-        f"{found.files:,}, on disk {found.disk_before:,} to {found.disk:,} bytes, "
-        f"{found.seconds:.1f} s"
-    )
-    for label, reason in (("skipped", found.skipped), ("FAILED", found.failed)):
-        text += f"; {label}: {reason}" if reason else ""
-    return text
+    keeper = _Keeper(session, lake, state, wanted)
+    return maintain_each("row table", state.tables, wanted, keeper.maintain, tell)
 
 
 class _Keeper:
     """Maintains single tables."""
 
-    def __init__(self, session: SparkSession, lake: Path, wanted: Upkeep) -> None:
+    def __init__(
+        self, session: SparkSession, lake: Path, state: ReplicaState, wanted: Upkeep
+    ) -> None:
         self._session = session
         self._lake = lake
+        self._state = state
         self._wanted = wanted
         #: How long to wait for a worker, for all tables together.
         self._deadline_s = monotonic() + wanted.wait_s
 
-    def maintain(self, name: str, diverged: str) -> TableUpkeep:
-        found = TableUpkeep(table=name)
-        began = monotonic()
-        directory = self._lake / name
-        try:
-            found.files_before, found.bytes_before, found.small_files = _live(directory)
-            found.files, found.bytes = found.files_before, found.bytes_before
-            found.disk_before = found.disk = _disk(directory)
-            if diverged:
-                found.skipped = f"it stands still: {diverged}"
-            elif self._wanted.dry_run:
-                self._predict(found)
-            else:
-                self._work(found, directory)
-                found.files, found.bytes, _ = _live(directory)
-                found.disk = _disk(directory)
-        except (PySparkException, Py4JError, StorageError, OSError) as error:
-            found.failed = " ".join(str(error).split("\n")[:2])[:400]
-        found.seconds = round(monotonic() - began, 3)
-        return found
+    def maintain(self, found: TableUpkeep) -> None:
+        directory = self._lake / found.table
+        found.files_before, found.bytes_before, found.small_files = _live(directory)
+        found.files, found.bytes = found.files_before, found.bytes_before
+        found.disk_before = found.disk = _disk(directory)
+        if diverged := self._state.tables[found.table].diverged:
+            found.skipped = f"it stands still: {diverged}"
+        elif self._wanted.dry_run:
+            self._predict(found)
+        else:
+            self._work(found, directory)
+            found.files, found.bytes, _ = _live(directory)
+            found.disk = _disk(directory)
 
     def _is_due(self, found: TableUpkeep) -> bool:
         return self._wanted.optimize and found.small_files >= self._wanted.many_files
@@ -196,8 +120,7 @@ class _Keeper:
             if due:
                 found.skipped = f"OPTIMIZE, for {error.message}"
             if self._wanted.vacuum:
-                self._sql(f"VACUUM {_quoted(directory)} LITE{self._retain(directory)}")
-                found.vacuumed = "lite"
+                self._vacuum(found, directory, "lite")
             return
         with closing(replica):
             state = applied_state(self._lake)
@@ -216,17 +139,16 @@ class _Keeper:
                 _record(replica, state, found.table, newest)
                 found.optimized = True
             if self._wanted.vacuum:
-                self._sql(f"VACUUM {_quoted(directory)}{self._retain(directory)}")
-                found.vacuumed = "full"
+                self._vacuum(found, directory, "full")
 
-    def _retain(self, directory: Path) -> str:
-        """Return what keeps the files that restore points need, beyond the table's own time."""
+    def _vacuum(self, found: TableUpkeep, directory: Path, way: str) -> None:
         properties = read_version(directory).metadata.configuration
-        own = properties.get("delta.deletedFileRetentionDuration", "interval 7 days")
-        number, unit = own.removeprefix("interval ").split()
-        own_hours = int(number) * _HOURS[unit.removesuffix("s")]
-        kept = self._wanted.keep_hours
-        return f" RETAIN {kept} HOURS" if kept > own_hours else ""
+        keep_ms = kept_ms(found, self._wanted, properties)
+        if keep_ms is not None:
+            mode = "LITE " if way == "lite" else ""
+            hours = -(-keep_ms // HOUR_MS)  # Delta refuses less than the table's own time
+            self._sql(f"VACUUM {_quoted(directory)} {mode}RETAIN {hours} HOURS")
+            found.vacuumed = way
 
     def _own_replica(self) -> ReplicaDirectory:
         """Return the replica, locked as a worker locks it; wait until a worker releases it."""
