@@ -222,7 +222,7 @@ def test_only_the_attic_has_places_for_what_is_set_aside() -> None:
     outside = {line for line in found if not line.startswith("sparktxlog.attic.")}
     # The log of a table that moved: that table's directory may be on any disk.
     assert {line.partition(":")[0] for line in outside} == {
-        "sparktxlog.worker.commit_tables.table_adoption"
+        "sparktxlog.worker.tables.table_adoption"
     }
     text = 'kept = lake / "_sparktxlog" / "dropped"'
     invented = Module(path=PACKAGE / "worker" / "x.py", name="sparktxlog.worker.x", text=text)

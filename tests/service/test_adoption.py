@@ -35,9 +35,9 @@ from sparktxlog.model.ids import local_path
 from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
-from sparktxlog.worker.commit_tables import table_adoption
-from sparktxlog.worker.commit_tables.table_adoption import Adoption, adopt
+from sparktxlog.worker.tables import table_adoption
 from sparktxlog.worker.tables.release import release_commits
+from sparktxlog.worker.tables.table_adoption import Adoption, adopt_commits
 
 NAME = "default.orders"
 FILES = {"a.parquet": b"rows of a", "p=1/b c.parquet": b"rows of b", "old.parquet": b"before"}
@@ -121,13 +121,13 @@ def test_a_table_comes_to_all_sites_and_goes(
             def run(work: Callable[..., Any], *given: Any, **more: Any) -> Any:
                 return asyncio.to_thread(work, *given, **more)
 
-            tried: Adoption = await run(adopt, plain, lambda: 3, link, NAME, dry_run=True)
+            tried: Adoption = await run(adopt_commits, plain, lambda: 3, link, NAME, dry_run=True)
             assert (tried.files, tried.size_bytes, tried.uuid) == (3, 38, "")
             assert "catalogManaged" in tried.new_features
             assert "delta.checkpointPolicy" in tried.new_properties
             commit_tables = nodes["A"].config.commit_table_dir
             assert not commit_tables.exists()
-            done: Adoption = await run(adopt, plain, lambda: 3, link, NAME)
+            done: Adoption = await run(adopt_commits, plain, lambda: 3, link, NAME)
             assert files_of(tmp_path / "plain") == before
             table = commit_tables / done.uuid
             assert (table / "a.parquet").samefile(tmp_path / "plain" / "a.parquet")
@@ -139,7 +139,7 @@ def test_a_table_comes_to_all_sites_and_goes(
             shown = await run(other.load, NAME)
             assert files_of(Path(path_of_location(shown.metadata.location))) == files_of(table)
             with pytest.raises(NameTakenError, match="exists"):
-                await run(adopt, plain, lambda: 3, link, NAME)
+                await run(adopt_commits, plain, lambda: 3, link, NAME)
             # Versions by a writer of the table, the last one while it is given back.
             staged = StagedTable(done.uuid, table, shown.metadata.location)
             (table / "_delta_log" / "_staged_commits").mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             commit_tables = nodes["A"].config.commit_table_dir
             # Another writer commits while the files get their places.
             with pytest.raises(CopyConflictError, match="has version 4, after 3"):
-                await asyncio.to_thread(adopt, plain, lambda: 4, link, NAME, way="move")
+                await asyncio.to_thread(adopt_commits, plain, lambda: 4, link, NAME, way="move")
 
             def refused(*_: Any, **__: Any) -> None:
                 raise NotOfferedError("the node says no")
@@ -188,7 +188,7 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             with monkeypatch.context() as patched:
                 patched.setattr(CatalogLink, "create", refused)
                 with pytest.raises(NotOfferedError):
-                    await asyncio.to_thread(adopt, plain, lambda: 3, link, NAME, way="move")
+                    await asyncio.to_thread(adopt_commits, plain, lambda: 3, link, NAME, way="move")
             assert files_of(tmp_path / "plain") == before
             assert list(commit_tables.iterdir()) == []
 
@@ -198,9 +198,15 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             with monkeypatch.context() as patched:
                 patched.setattr(table_adoption, "os", SimpleNamespace(link=other_disk))
                 with pytest.raises(InvalidRequestError, match="links are of one file system"):
-                    await asyncio.to_thread(adopt, plain, lambda: 3, link, NAME)
+                    await asyncio.to_thread(adopt_commits, plain, lambda: 3, link, NAME)
                 copied = await asyncio.to_thread(
-                    adopt, plain, lambda: 3, link, "default.copied", way="move", dry_run=False
+                    adopt_commits,
+                    plain,
+                    lambda: 3,
+                    link,
+                    "default.copied",
+                    way="move",
+                    dry_run=False,
                 )
             assert copied.left.startswith("the old log is")
             entry = ".attic/log"
@@ -211,7 +217,7 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             another = plain_table(tmp_path / "another")
             monkeypatch.setattr(table_adoption, "path_of_location", lambda _: "/not/mounted")
             with pytest.raises(PayloadStoreError, match="does not see /not/mounted"):
-                await asyncio.to_thread(adopt, another, lambda: 3, link, NAME)
+                await asyncio.to_thread(adopt_commits, another, lambda: 3, link, NAME)
 
     asyncio.run(main())
 
@@ -244,7 +250,9 @@ def test_a_table_waits_for_a_site_that_is_away(
             async with some_of(tmp_path, {"B": ports["B"]}, ports) as (b,):
                 await until(lambda: all(n.membership.joining.proven for n in (a, b)))
             link = CatalogLink(a.config.master_url)
-            adopting = asyncio.create_task(asyncio.to_thread(adopt, plain, lambda: 3, link, NAME))
+            adopting = asyncio.create_task(
+                asyncio.to_thread(adopt_commits, plain, lambda: 3, link, NAME)
+            )
             await until(lambda: asked.count("create") >= 3)
             assert not adopting.done()
             async with some_of(tmp_path, {"B": ports["B"]}, ports) as (b,):
@@ -275,9 +283,9 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "plain" / "a.parquet").write_bytes(b"longer than the log says")
     (tmp_path / "plain" / "p=1/b c.parquet").unlink()
     with pytest.raises(InvalidRequestError, match=r"2 of 3 files are missing .* 'a.parquet' first"):
-        adopt(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME)
+        adopt_commits(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME)
     with pytest.raises(InvalidRequestError, match="is none of link, copy, move"):
-        adopt(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME, way="steal")  # type: ignore[arg-type]
+        adopt_commits(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME, way="steal")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="object stores and other machines"):
         local_path("s3://bucket/t")
     assert local_path("file:///data/t") == "/data/t"

@@ -6,12 +6,10 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal
 
-from sparktxlog.api.adopting.row_adoption import RowAdoption, adopt_rows
-from sparktxlog.api.adopting.source_table import SourceTable
+from sparktxlog.api.adopting.adoption import adopt
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.given_data import Columns, Rows
 from sparktxlog.api.inline_worker import InlineWorker
@@ -30,21 +28,14 @@ from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.submits.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
-from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
-from sparktxlog.worker.commit_tables.delta_reading import newest_version, read_plain_table
-from sparktxlog.worker.commit_tables.table_adoption import (
-    ADOPTION_TIMEOUT_S,
-    Adoption,
-    FileWay,
-    adopt,
-)
 from sparktxlog.worker.tables.release import Release, release
+from sparktxlog.worker.tables.table_adoption import ADOPTION_TIMEOUT_S, Adoption, FileWay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -218,30 +209,6 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             participants=participants,
         )
 
-    @overload
-    def adopt_table(
-        self,
-        name: str,
-        path: str,
-        *,
-        kind: Literal["row-table"] = ...,
-        keys: Sequence[str] = ...,
-        dry_run: bool = ...,
-        timeout: float = ...,
-    ) -> RowAdoption: ...
-
-    @overload
-    def adopt_table(
-        self,
-        name: str,
-        path: str,
-        *,
-        kind: Literal["commit-table"],
-        files: FileWay = ...,
-        dry_run: bool = ...,
-        timeout: float = ...,
-    ) -> Adoption: ...
-
     def adopt_table(
         self,
         name: str,
@@ -252,7 +219,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
         files: FileWay = "link",
         dry_run: bool = False,
         timeout: float = ADOPTION_TIMEOUT_S,
-    ) -> Adoption | RowAdoption:
+    ) -> Adoption:
         """Put an existing Delta table under the log, as a new table of it.
 
         The old one stays as it is, and is no part of the log.  A row table begins with the rows of
@@ -282,28 +249,16 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
                 whether a commit table is there.
         """
         check_has_jvm(self.site.spark, "adopt_table", "Run it at the site: sparktxlog table adopt.")
-        if kind == "row-table":
-            source = SourceTable.read(self.site.spark, path)
-            return adopt_rows(
-                self.site, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout
-            )
-        if kind != "commit-table":
-            raise InvalidRequestError(
-                f"kind={kind!r} is neither 'row-table' nor 'commit-table'", field="kind"
-            )
-        if keys:
-            raise InvalidRequestError("commit tables have no keys", field="keys")
-        plain = read_plain_table(self.site.spark, path)
-        with closing(CatalogLink.beside(self.site.home)) as link:
-            return adopt(
-                plain,
-                lambda: newest_version(self.site.spark, plain),
-                link,
-                name,
-                way=files,
-                dry_run=dry_run,
-                timeout_s=timeout,
-            )
+        return adopt(
+            self.site,
+            name,
+            path,
+            kind,
+            keys=keys,
+            way=files,
+            dry_run=dry_run,
+            timeout_s=timeout,
+        )
 
     def release_table(
         self,

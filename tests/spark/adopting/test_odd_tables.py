@@ -86,7 +86,7 @@ def test_values_of_the_old_calendar_are_written_again(
     follower = TableFollower(sites.a, name, str(path), keys=["id"])
     planned = sites.a.adopt_table(name, str(path), keys=["id"], dry_run=True)
     assert planned.rewritten_because == {OLD: planned.rewritten_files}
-    assert planned.linked_files == 1
+    assert planned.files == 1
     follower.step()
     with legacy(spark, kind):
         spark.sql(INSERT.format(table, *OLD_FIELDS))
@@ -109,7 +109,7 @@ def test_files_without_a_version_are_what_the_session_reads(
     for mode, day, linked in (("CORRECTED", 11, 1), ("LEGACY", 1, 0)):
         with settings(spark, datetimeRebaseModeInRead=mode):
             done = sites.a.adopt_table(mode.lower(), str(tmp_path / "t"), keys=["id"])
-            assert done.linked_files == linked
+            assert done.files == linked
             sites.signatures(mode.lower())
         for log in (sites.a, sites.b):
             found = log.table(mode.lower()).where(f"d = DATE'1500-03-{day:02}'")

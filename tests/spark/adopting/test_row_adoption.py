@@ -44,6 +44,7 @@ from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.tables.table_adoption import Adoption
 from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -126,7 +127,7 @@ def test_rows_that_the_log_cannot_take_in_place_are_written_again(
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN n INT")
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (20, 'new', NULL, 5)")
     done = sites.a.adopt_table("grown", str(path), keys=["id"])
-    assert (done.rows, done.linked_files) == (10, 0)
+    assert (done.rows, done.files) == (10, 0)
     assert done.rewritten_because.keys() == {"deletion vector", "other column names in the file"}
     expected = sorted(spark.read.format("delta").load(str(path)).collect(), key=lambda r: r.id)
     at_a, at_b = sites.signatures("grown")
@@ -169,7 +170,7 @@ def test_partition_values_in_the_forms_of_other_engines(
     again = [{"n": " 1.5"}, {"day": "2024-1-5"}, {"b": "TRUE"}, {"at": "2024-01-05"}]
     path = foreign_table(tmp_path / "forms", taken + again)
     done = sites.a.adopt_table("forms", str(path), keys=["id"])
-    assert (done.linked_files, done.rewritten_files) == (len(taken), len(again))
+    assert (done.files, done.rewritten_files) == (len(taken), len(again))
     assert done.rewritten_because == {"partition value in a form of its own": len(again)}
 
     def rows(frame: DataFrame) -> list[tuple[str, ...]]:
@@ -201,7 +202,7 @@ def test_odd_floats_of_others_are_found_by_filters_once_they_are_adopted(
         ids = range(first, first + 2)
         write_deltalake(path, pa.table({"id": pa.array(ids), "f": values}), mode="append")
     done = sites.a.adopt_table("gaps", str(path), keys=["id"])
-    assert done.linked_files == 1
+    assert done.files == 1
     assert list(done.rewritten_because.values()) == [2]
     sites.b.delete_where("gaps", "f = 4.0")
     at_a, at_b = sites.signatures("gaps")
@@ -433,7 +434,7 @@ def test_an_adoption_that_was_killed_is_done_once(
 ) -> None:
     path = made(spark, tmp_path / "killed")
 
-    def adopt() -> row_adoption.RowAdoption:
+    def adopt() -> Adoption:
         return sites.a.adopt_table("killed", str(path), keys=["id"])
 
     def killed(*_: object, **__: object) -> Any:

@@ -65,7 +65,7 @@ def test_a_table_comes_and_goes(
     adoption = ["table", "adopt", "default.brought", f"{tmp_path}/plain", "--as", "commit-table"]
     assert invoke(monkeypatch, *adoption, "--url", node.url, "--dry-run") == 0
     said = capsys.readouterr().out
-    assert "commit-table default.brought would become version 3 of" in said
+    assert "commit table default.brought would begin with version 3 of" in said
     assert "New features: catalogManaged, " in said
     assert rows(tx, "SHOW TABLES IN tx.default") == []
     assert invoke(monkeypatch, *adoption, "--url", node.url) == 0

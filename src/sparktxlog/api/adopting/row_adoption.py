@@ -15,8 +15,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
@@ -30,12 +30,11 @@ from sparktxlog.codec.submits.validation import check_definition, required_colum
 from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,
-    CopyConflictError,
     InvalidRowsError,
-    NameTakenError,
 )
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.observing import counted
@@ -45,6 +44,7 @@ from sparktxlog.worker.apply.signatures import (
     signature_columns,
     signature_from,
 )
+from sparktxlog.worker.tables.table_adoption import AS_IT_WAS, Adoption, check_unchanged, name_taken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,42 +53,6 @@ if TYPE_CHECKING:
 
 #: Name space of the ids of transactions that bring a version of a Delta table into the log.
 _IDS = uuid.UUID("6f0d3f9e-6a39-4a0e-9a53-4d2f0b6b7c11")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowAdoption:
-    """What was done with a table, or would be."""
-
-    #: Name in the log.
-    table: str
-    source: str
-    source_version: int
-    keys: list[str]
-    partition_by: list[str]
-    rows: int
-    #: Of all rows, `rows:lane0:lane1`.
-    signature: str
-    #: Files that are taken as they are, and their bytes.
-    linked_files: int
-    linked_bytes: int
-    #: Whether they only get a second name; else they are copied once, to the payload store's disk.
-    is_link: bool
-    #: Files whose rows are written again, their bytes, and why.
-    rewritten_files: int
-    rewritten_bytes: int
-    rewritten_because: dict[str, int]
-    #: Features of the old table, and what a row table does not keep of it.
-    features: list[str]
-    left_behind: list[str]
-    #: Of the transaction; empty and None = nothing was done.
-    transaction_id: str = ""
-    position: int | None = None
-    #: An earlier call has done it.
-    repeated: bool = False
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return asdict(self)
 
 
 def transaction_id_of(table_id: str, version: int, name: str, part: str) -> str:
@@ -110,7 +74,7 @@ def adopt_rows(
     may_move: bool = False,
     timeout_s: float,
     tell: Callable[[str], None] = lambda _: None,
-) -> RowAdoption:
+) -> Adoption:
     """Make a row table of a Delta table at the version that was read.
 
     Args:
@@ -143,9 +107,9 @@ def adopt_rows(
     if receipt is not None:
         return _done(_counted(planned, _count(rows, definition)), receipt, repeated=True)
     if site.existing(name) is not None:
-        raise NameTakenError(f"table {name!r} exists", hint="Choose another name.", value=name)
+        raise name_taken(name)
     tell(
-        f"version {source.version}: {planned.linked_files:,} files of {planned.linked_bytes:,} "
+        f"version {source.version}: {planned.files:,} files of {planned.size_bytes:,} "
         f"bytes as they are, {planned.rewritten_files:,} to be written again"
     )
     if dry_run:
@@ -155,16 +119,8 @@ def adopt_rows(
         create_like(t, name, source, keys)
         total = append_files(t, name, source, split, lambda: _count(rows, definition), site)
         tell(f"{total.rows:,} rows are counted; the files travel to the other sites")
-        newest = SourceTable.read(site.spark, str(source.path), files=False).version
-        if newest != source.version and not may_move:
-            raise CopyConflictError(
-                f"{source.path} was written meanwhile: it has version {newest}, after "
-                f"{source.version}",
-                hint="Nothing was done.  Stop its writers, and try again; or let the log follow "
-                "them: sparktxlog table follow.",
-                path=str(source.path),
-                version=newest,
-            )
+        if not may_move:
+            check_unchanged(str(source.path), source.version, source.newest(site.spark))
     except BaseException:
         t.discard()
         raise
@@ -311,18 +267,17 @@ def _former(
 
 def _planned(
     site: SiteSession, source: SourceTable, definition: TableDefinition, split: SplitFiles
-) -> RowAdoption:
-    return RowAdoption(
+) -> Adoption:
+    return Adoption(
+        kind=TableKind.ROW_TABLE,
         table=definition.name,
         source=str(source.path),
         source_version=source.version,
         keys=list(definition.keys),
         partition_by=list(definition.partition_by),
-        rows=0,
-        signature="",
-        linked_files=len(split.linked),
-        linked_bytes=sum(file.size_bytes for file in split.linked),
-        is_link=source.path.stat().st_dev == site.store.root.stat().st_dev,
+        way="link" if source.path.stat().st_dev == site.store.root.stat().st_dev else "copy",
+        files=len(split.linked),
+        size_bytes=sum(file.size_bytes for file in split.linked),
         rewritten_files=len(split.rewritten),
         rewritten_bytes=sum(file.size_bytes for file in split.rewritten),
         rewritten_because=split.reasons,
@@ -331,13 +286,14 @@ def _planned(
     )
 
 
-def _counted(planned: RowAdoption, total: TableSignature) -> RowAdoption:
+def _counted(planned: Adoption, total: TableSignature) -> Adoption:
     return replace(planned, rows=total.rows, signature=total.to_text())
 
 
-def _done(planned: RowAdoption, receipt: Receipt, *, repeated: bool = False) -> RowAdoption:
+def _done(planned: Adoption, receipt: Receipt, *, repeated: bool = False) -> Adoption:
     return replace(
         planned,
+        left=AS_IT_WAS,
         transaction_id=receipt.transaction_id or "",
         position=receipt.position,
         repeated=repeated,

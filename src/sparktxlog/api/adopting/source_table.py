@@ -17,24 +17,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.adopting.losses import left_behind, obstacles_of
 from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.codec.calendars import READ_MODES, FileCalendar, open_parquet
+from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
 from sparktxlog.codec.parquet_columns import hides_rows
 from sparktxlog.codec.submits.requests import check_partition
 from sparktxlog.codec.submits.validation import check_file_schema
 from sparktxlog.delta.file_paths import path_of_file
-from sparktxlog.errors import CommitRejectedError, InvalidRequestError
+from sparktxlog.delta.log_files import has_log
+from sparktxlog.errors import CommitRejectedError, InvalidRequestError, first_lines
 from sparktxlog.model.ids import local_path
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.tables.table_properties import MAX_TEXT, why_not
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.worker.apply.deltalog import LogVersion, rows_of_files
+from sparktxlog.worker.apply.deltalog import LogVersion, read_log, rows_of_files, with_writers
 from sparktxlog.worker.apply.tables import CLUSTERING
-from sparktxlog.worker.commit_tables.delta_reading import read_delta
+from sparktxlog.worker.tables.table_adoption import in_the_way
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,13 +90,43 @@ class SourceTable:
 
         Args:
             version: None = the newest.
-            files: Its live files too.
+            files: Live files, domains and writers too.
 
         Raises:
             InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
         """
-        place = Path(local_path(path)).absolute()
-        return cls(path=place, log=read_delta(spark, place, version, files=files))
+        place, problem = Path(local_path(path)).absolute(), f"it has no {COMMIT_LOG}"
+        try:
+            if has_log(place):
+                found = read_log(spark, place, version, files=files)
+                log = with_writers(spark, place, found) if files else found
+                return cls(path=place, log=log)
+        except (PySparkException, Py4JError) as error:
+            problem = first_lines(error)
+        raise InvalidRequestError(
+            f"{place} cannot be read as a Delta table: {problem}",
+            hint=f"Name the directory that has {COMMIT_LOG}.",
+            field="path",
+            value=str(place),
+        )
+
+    def newest(self, spark: SparkSession) -> int:
+        """Return the newest version of the Delta table now; errors as `read`."""
+        return SourceTable.read(spark, str(self.path), files=False).version
+
+    @property
+    def plain(self) -> PlainTable:
+        """What a commit table can be made of."""
+        log = self.log
+        return PlainTable(
+            path=str(self.path),
+            version=log.version,
+            protocol=log.protocol,
+            metadata=log.metadata,
+            adds=log.adds,
+            domains=log.domains,
+            writers=log.writers,
+        )
 
     @property
     def table_id(self) -> str:
@@ -148,7 +184,7 @@ class SourceTable:
             InvalidRequestError: Something is in the way; the message names all of it (definite).
         """
         if self.obstacles:
-            raise refused(self.path, self.obstacles)
+            raise in_the_way(TableKind.ROW_TABLE, self.path, self.obstacles)
 
     def files(self, adds: Iterable[Action] | None = None) -> list[SourceFile]:
         """Return files of the table.
@@ -194,11 +230,11 @@ class SourceTable:
         for reason in filter(None, found):
             counted[reason] = counted.get(reason, 0) + 1
         if lost := [name for name in counted if name.startswith(_LOST)]:
-            raise refused(self.path, lost)
+            raise in_the_way(TableKind.ROW_TABLE, self.path, lost)
         pairs = list(zip(files, found, strict=True))
         others = [file for file, reason in pairs if reason == _OTHER_FORM]
         if wrong := _unreadable_values(spark, others, definition):
-            raise refused(self.path, wrong)
+            raise in_the_way(TableKind.ROW_TABLE, self.path, wrong)
         return SplitFiles(
             linked=tuple(file for file, reason in pairs if not reason),
             rewritten=tuple(file for file, reason in pairs if reason),
@@ -215,18 +251,6 @@ class SourceTable:
         """
         adds = (file.add for file in files)
         return rows_of_files(spark, self.path, self.version if version is None else version, adds)
-
-
-def refused(path: Path, obstacles: list[str]) -> InvalidRequestError:
-    """Return the error of a table that cannot become a row table."""
-    return InvalidRequestError(
-        f"{path} cannot become a row table: {'; '.join(obstacles)[:2000]}",
-        hint="Mend that, copy the rows into a new table, or adopt it --as commit-table, which "
-        "keeps more of Delta's features.",
-        field="path",
-        value=str(path),
-        obstacles=obstacles,
-    )
 
 
 _LOST = "a file cannot be read: "

@@ -347,7 +347,7 @@ JOBS: dict[str, JobCommand] = {
         "A row table begins with the rows of its newest version.  Of a commit table, that version "
         "becomes version 0.  Run it at the site, where the table and the node's directories are.",
         example="orders /data/orders --as row-table --keys id",
-        work="adoption_job:adopt",
+        work="adopting_jobs:adopt",
         options=_ADOPT,
         group="table",
         conflict=_adopt_conflict,
@@ -357,7 +357,7 @@ JOBS: dict[str, JobCommand] = {
         "It goes on until SIGTERM or Ctrl-C, or with --once until the newest version.  Only one "
         "site writes the table: a write through the log stops it, and is named.",
         example="orders /data/orders --keys id",
-        work="followed_tables:follow",
+        work="adopting_jobs:follow",
         options=_FOLLOW,
         group="table",
     ),

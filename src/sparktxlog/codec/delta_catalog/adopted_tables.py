@@ -88,10 +88,15 @@ class PlainTable:
         }
 
     @property
+    def features(self) -> set[str]:
+        """Features that its protocol names, readers' and writers'."""
+        listed = ("readerFeatures", "writerFeatures")
+        return {name for key in listed for name in self.protocol.get(key) or ()}
+
+    @property
     def obstacles(self) -> list[str]:
         """Why it cannot become a commit table; empty = it can."""
-        given = {*(self.protocol.get("readerFeatures") or ())}
-        given |= {*(self.protocol.get("writerFeatures") or ())}
+        given = self.features
         found = [
             f"it has feature {name!r}, which commit tables do not have"
             for name in sorted(given - KNOWN_FEATURES - _OF_THE_HISTORY)
@@ -109,12 +114,10 @@ class PlainTable:
         """What a commit table does not keep of it, for people; older versions neither."""
         content = read_commit_file(self.first_commit("its own", 1))
         assert content.protocol is not None and content.metadata is not None
-        listed = ("readerFeatures", "writerFeatures")
-        given = {name for key in listed for name in self.protocol.get(key) or ()}
         kept = content.metadata.configuration
         names = self.metadata.get("configuration") or {}
         return [
-            *(f"feature {name}" for name in sorted(given - content.protocol.features)),
+            *(f"feature {name}" for name in sorted(self.features - content.protocol.features)),
             *(f"property {name}" for name in sorted(names) if name not in kept),
             *left_writers(self.writers),
         ]

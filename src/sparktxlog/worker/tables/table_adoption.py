@@ -1,6 +1,6 @@
-"""Makes a commit table of an existing Delta table.
+"""An existing Delta table becomes a table of the log: what either kind says, and commit tables.
 
-The node gives the new table a place.  The files of the old one get a second name there, or are
+The node gives a new commit table a place.  The files of the old one get a second name there, or are
 copied, and version 0 lists them.  Nothing of the old table changes before the log has the new one.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,6 +29,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.storage.durability import storage_error
 
 #: How a file gets its place in the new table.
@@ -38,36 +39,88 @@ ADOPTION_TIMEOUT_S = 3_600.0
 #: Files that are copied at once.
 _PARALLEL = 8
 _LOG = COMMIT_LOG.rstrip("/")
+#: What is left of a table whose files did not move.
+AS_IT_WAS = "the old table is as it was, and is no part of the log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
     """What was done with a table, or would be."""
 
-    #: `schema.table`.
+    kind: TableKind
+    #: Name in the log; `schema.table` of a commit table.
     table: str
     source: str
     source_version: int
+    #: Of the files that are taken as they are; a row table's are copied once, if at all, to the
+    #: disk of the payload store.
     way: FileWay
-    #: Data files and files of deletion vectors, and their bytes.
+    #: Files that are taken as they are, those of deletion vectors too, and their bytes.
     files: int
     size_bytes: int
-    #: Features and properties that the new table has, and the old one has not.
-    new_features: list[str]
-    new_properties: dict[str, str]
     #: What the new table does not keep.
     left_behind: list[str]
-    #: Of the new table; empty = nothing was done.
-    uuid: str = ""
-    #: What is left of the old table, for people.
+    #: What is left of the old table, for people; empty = nothing was done.
     left: str = ""
+    #: Of a row table: its columns, rows and signature, `rows:lane0:lane1`.
+    keys: list[str] = field(default_factory=list)
+    partition_by: list[str] = field(default_factory=list)
+    rows: int = 0
+    signature: str = ""
+    #: Files whose rows are written again for a row table, their bytes, and why.
+    rewritten_files: int = 0
+    rewritten_bytes: int = 0
+    rewritten_because: dict[str, int] = field(default_factory=dict)
+    #: Features of the old table; a commit table has all of them.
+    features: list[str] = field(default_factory=list)
+    #: Of the transaction that made a row table; empty and None = nothing was done.
+    transaction_id: str = ""
+    position: int | None = None
+    #: An earlier call has done it.
+    repeated: bool = False
+    #: Features and properties that a commit table has, and the old table has not.
+    new_features: list[str] = field(default_factory=list)
+    new_properties: dict[str, str] = field(default_factory=dict)
+    #: Of a commit table; empty = nothing was done.
+    uuid: str = ""
 
     def to_document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return asdict(self)
+        return asdict(self) | {"kind": self.kind.value}
+
+    def lines(self) -> Iterator[str]:
+        """Yield lines for people."""
+        became = "would begin" if not self.left else "began" if self.repeated else "begins"
+        is_rows = self.kind is TableKind.ROW_TABLE
+        keys = f"keys {', '.join(self.keys)}" if self.keys else "no keys"
+        yield (
+            f"{self.kind.value.replace('-', ' ')} {self.table} {became} with version "
+            f"{self.source_version} of {self.source}"
+            f"{f': {self.rows:,} rows, {keys}' if is_rows else ''}."
+        )
+        ways = {"link": "get a second name", "copy": "are copied", "move": "are moved"}
+        yield f"{self.files:,} files of {self.size_bytes:,} bytes {ways[self.way]}."
+        if self.rewritten_files:
+            why = ", ".join(f"{one} ({count:,})" for one, count in self.rewritten_because.items())
+            yield (
+                f"The rows of {self.rewritten_files:,} files of {self.rewritten_bytes:,} bytes are "
+                f"written again: {why}."
+            )
+        for what, names in {
+            "Its features": self.features,
+            "New features": self.new_features,
+            "New properties": [f"{key} = {value}" for key, value in self.new_properties.items()],
+            "Not kept": self.left_behind,
+        }.items():
+            if names:
+                yield f"{what}: {', '.join(names)}."
+        if self.position is not None:
+            yield f"Transaction {self.transaction_id} at position {self.position:,}."
+        if self.left:
+            yield f"{self.left[0].upper()}{self.left[1:]}."
 
 
-def adopt(
+def adopt_commits(
     plain: PlainTable,
     newest: Callable[[], int],
     link: CatalogLink,
@@ -118,7 +171,7 @@ def adopt(
         first = plain.first_commit(place.table_id, int(time.time() * 1000))
         (directory / COMMIT_LOG).mkdir()
         (directory / commit_file_name(0)).write_bytes(first)
-        _check_unchanged(plain, newest())
+        check_unchanged(plain.path, plain.version, newest())
         tell("the files travel to the other sites")
         request = creation_of(read_commit_file(first), name.partition(".")[2], place.location)
         link.create(name, request, timeout_s=timeout_s)
@@ -130,8 +183,8 @@ def adopt(
             _remove(directory)
         raise
     left = (
-        "the old table is as it was, and is no part of the log; while spark_catalog knows it as "
-        f"{name}, DeltaTable.forName of the new one means the old one in .vacuum() and .detail()"
+        f"{AS_IT_WAS}; while spark_catalog knows it as {name}, DeltaTable.forName of the new one "
+        "means the old one in .vacuum() and .detail()"
     )
     if way == "move":
         left = _taken_away(plain, newest(), needed)
@@ -144,7 +197,7 @@ def _check_possible(plain: PlainTable, way: str) -> None:
             f"files={way!r} is none of {', '.join(get_args(FileWay))}", field="files", value=way
         )
     if found := plain.obstacles:
-        raise _in_the_way(Path(plain.path), found)
+        raise in_the_way(TableKind.COMMIT_TABLE, Path(plain.path), found)
 
 
 def _needed(plain: PlainTable, source: Path) -> tuple[NeededFile, ...]:
@@ -164,18 +217,45 @@ def _needed(plain: PlainTable, source: Path) -> tuple[NeededFile, ...]:
             wrong.append(file.path)
     if wrong:
         problem = f"{len(wrong):,} of {len(files):,} files are missing or have another size, "
-        raise _in_the_way(source, [f"{problem}{wrong[0]!r} first"])
+        raise in_the_way(TableKind.COMMIT_TABLE, source, [f"{problem}{wrong[0]!r} first"])
     return files
 
 
-def _in_the_way(source: Path, obstacles: list[str]) -> InvalidRequestError:
+def in_the_way(kind: TableKind, source: Path, obstacles: list[str]) -> InvalidRequestError:
+    """Return the error of a Delta table that cannot become a table of a kind."""
+    others = {
+        TableKind.ROW_TABLE: "copy the rows into a new table, or adopt it --as commit-table, which "
+        "keeps more of Delta's features.",
+        TableKind.COMMIT_TABLE: "or copy the rows: CREATE TABLE … AS SELECT.",
+    }
     return InvalidRequestError(
-        f"{source} cannot become a commit table: {'; '.join(obstacles)[:2000]}",
-        hint="Mend that, or copy the rows: CREATE TABLE … AS SELECT.",
+        f"{source} cannot become a {kind.value.replace('-', ' ')}: {'; '.join(obstacles)[:2000]}",
+        hint=f"Mend that, {others[kind]}",
         field="path",
         value=str(source),
         obstacles=obstacles,
     )
+
+
+def name_taken(name: str) -> NameTakenError:
+    """Return the error of a name that a table of the log has."""
+    return NameTakenError(f"table {name!r} exists", hint="Choose another name.", value=name)
+
+
+def check_unchanged(path: str, version: int, newest: int) -> None:
+    """Refuse a Delta table that somebody wrote to since it was read.
+
+    Raises:
+        CopyConflictError: Its newest version is another one (definite).
+    """
+    if newest != version:
+        raise CopyConflictError(
+            f"{path} was written meanwhile: it has version {newest}, after {version}",
+            hint="Nothing was done.  Stop its writers, and try again; or let the log follow them, "
+            "as a row table: sparktxlog table follow.",
+            path=path,
+            version=newest,
+        )
 
 
 def _check_free(link: CatalogLink, name: str) -> None:
@@ -183,7 +263,7 @@ def _check_free(link: CatalogLink, name: str) -> None:
         link.load(name)
     except (UnknownSchemaError, UnknownTableError):
         return  # a table makes its schema known
-    raise NameTakenError(f"table {name!r} exists", hint="Choose another name.", value=name)
+    raise name_taken(name)
 
 
 def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[NeededFile]) -> Adoption:
@@ -191,10 +271,9 @@ def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[Needed
     content = read_commit_file(plain.first_commit("its own", 1))
     assert content.metadata is not None, "a first commit has one"
     assert content.protocol is not None, "a first commit has one"
-    old = plain.metadata.get("configuration") or {}
-    had = {*(plain.protocol.get("readerFeatures") or ())}
-    had |= {*(plain.protocol.get("writerFeatures") or ())}
+    old, had = plain.metadata.get("configuration") or {}, plain.features
     return Adoption(
+        kind=TableKind.COMMIT_TABLE,
         table=name,
         source=plain.path,
         source_version=plain.version,
@@ -207,6 +286,7 @@ def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[Needed
             for key, value in content.metadata.configuration.items()
             if old.get(key) != value
         },
+        features=sorted(had),
         left_behind=plain.left_behind,
     )
 
@@ -238,16 +318,6 @@ def _place(source: Path, target: Path, needed: Iterable[NeededFile], way: FileWa
 
     with ThreadPoolExecutor(_PARALLEL, "adopting") as threads:
         list(threads.map(place, needed))
-
-
-def _check_unchanged(plain: PlainTable, newest: int) -> None:
-    if newest != plain.version:
-        raise CopyConflictError(
-            f"{plain.path} was written meanwhile: it has version {newest}, after {plain.version}",
-            hint="Nothing was done.  Stop its writers, and try again.",
-            path=plain.path,
-            version=newest,
-        )
 
 
 def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) -> str:

@@ -1,4 +1,4 @@
-"""What the job `follow` does, for `jobs/follow.py` and the command `table follow`."""
+"""What the jobs `adopt` and `follow` do, for `jobs/*.py` and the commands `table adopt|follow`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,32 @@ import signal
 import threading
 from typing import Any
 
+from sparktxlog.api.adopting.adoption import adopt as adopt_table
 from sparktxlog.api.adopting.table_follower import TableFollower, describe
 from sparktxlog.api.connect import connect
 from sparktxlog.api.jobs.job import OK, JobContext
 from sparktxlog.api.jobs.progress_lines import say
+from sparktxlog.http.tokens import client_token
+
+
+def adopt(context: JobContext) -> tuple[int, dict[str, Any]]:
+    """Put a Delta table under the log, as a table of either kind, or say what would be done."""
+    a = context.arguments
+    with connect(context.spark, a.url, token=client_token()) as log:
+        done = adopt_table(
+            log.site,
+            a.name,
+            a.path,
+            a.kind,
+            keys=_keys(a.keys),
+            way=a.files,
+            dry_run=a.dry_run,
+            timeout_s=a.timeout,
+            tell=context.tell,
+        )
+    for line in done.lines():
+        context.tell(line)
+    return OK, done.to_document() | {"dry_run": a.dry_run}
 
 
 def follow(context: JobContext) -> tuple[int, dict[str, Any]]:
@@ -20,7 +42,7 @@ def follow(context: JobContext) -> tuple[int, dict[str, Any]]:
             log,
             a.name,
             a.path,
-            keys=[name.strip() for name in a.keys.split(",") if name.strip()],
+            keys=_keys(a.keys),
             state=a.state,
             overwrite=a.overwrite,
             tell=say,
@@ -47,3 +69,7 @@ def follow(context: JobContext) -> tuple[int, dict[str, Any]]:
             "version": follower.version,
             "brought": [one.to_document() for one in brought],
         }
+
+
+def _keys(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

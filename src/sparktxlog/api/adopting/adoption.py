@@ -1,0 +1,55 @@
+"""Puts an existing Delta table under the log, as a table of either kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+from sparktxlog.api.adopting.row_adoption import adopt_rows
+from sparktxlog.api.adopting.source_table import SourceTable
+from sparktxlog.api.site_session import SiteSession
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.http.catalog_link import CatalogLink
+from sparktxlog.model.tables.table_kind import TableKind
+from sparktxlog.worker.tables.table_adoption import Adoption, FileWay, adopt_commits
+
+
+def adopt(
+    site: SiteSession,
+    name: str,
+    path: str,
+    kind: str,
+    *,
+    keys: Sequence[str] = (),
+    way: FileWay = "link",
+    dry_run: bool = False,
+    timeout_s: float,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Adoption:
+    """Make a table of the log; arguments and errors as `TxLog.adopt_table`.
+
+    Args:
+        tell: Takes a line for people at each step.
+    """
+    if kind not in list(TableKind):
+        raise InvalidRequestError(
+            f"kind={kind!r} is neither 'row-table' nor 'commit-table'", field="kind"
+        )
+    if keys and kind == TableKind.COMMIT_TABLE:
+        raise InvalidRequestError("commit tables have no keys", field="keys")
+    source = SourceTable.read(site.spark, path)
+    if kind == TableKind.ROW_TABLE:
+        return adopt_rows(
+            site, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout_s, tell=tell
+        )
+    with closing(CatalogLink.beside(site.home)) as link:
+        return adopt_commits(
+            source.plain,
+            lambda: source.newest(site.spark),
+            link,
+            name,
+            way=way,
+            dry_run=dry_run,
+            timeout_s=timeout_s,
+            tell=tell,
+        )
