@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.commit_table import CommitKind, commit_file_name, commit_file_prefix
 from sparktxlog.model.transactions.operation import RunManifest
 from sparktxlog.protocol.messages.posts import QueueEntry
-from sparktxlog.runtime.commit_tables.commit_catalog import ShownTable
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

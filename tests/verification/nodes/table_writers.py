@@ -18,7 +18,7 @@ import msgspec
 from tests.support.delta_writer import BEGIN, StagedTable
 from tests.verification.nodes.clients import LostError
 
-from sparktxlog.codec.delta_catalog.catalog_answers import staging_answer
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable, staging_answer
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
     UpdateTableRequest,
@@ -37,7 +37,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.commit_tables import commit_catalog
-from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 
 if TYPE_CHECKING:
     from tests.verification.nodes.node import SimulatedNode

@@ -7,6 +7,7 @@ and lists have underscores (`all.yaml`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -156,64 +157,74 @@ def staging_answer(uuid: str, location: str) -> StagingTableAnswer:
     )
 
 
-def loaded_table(
-    uuid: str, location: str, state: DeltaTableState, external: Mapping[str, str] | None = None
-) -> LoadedTable:
-    """Return the answer to a client that loads a table.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownTable:
+    """A table of either kind as clients see it: at its newest version that is at this site."""
 
-    Args:
-        external: For an external table: its properties besides those of the state.
-    """
+    #: `schema.table`.
+    name: str
+    #: Lower-case text with hyphens; the same at all sites.
+    uuid: str
+    #: `file:` URL of its directory.
+    location: str
+    #: What holds for it; None = not known here, which only a list shows.
+    placed: DeltaTableState | None
+    #: Of a row table, which is an external one: its properties besides those of the state.
+    external: Mapping[str, str] | None = None
+
+    @property
+    def state(self) -> DeltaTableState:
+        """What holds for it; only a list has tables without."""
+        assert self.placed is not None
+        return self.placed
+
+    @property
+    def table_type(self) -> str:
+        """Its kind, as the API calls it."""
+        return "MANAGED" if self.external is None else "EXTERNAL"
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """All of its properties that are known here."""
+        return {**(self.placed.properties if self.placed else {}), **(self.external or {})}
+
+
+def loaded_table(shown: ShownTable) -> LoadedTable:
+    """Return the answer to a client that loads a table."""
+    state = shown.state
     metadata = DeltaTableMetadata(
         etag=state.etag,
         data_source_format="DELTA",
-        table_type=_type_of(external),
-        table_uuid=uuid,
-        location=location,
+        table_type=shown.table_type,
+        table_uuid=shown.uuid,
+        location=shown.location,
         created_time=state.created,
         updated_time=state.timestamp,
         columns=to_api_type(state.metadata.columns),
         partition_columns=state.metadata.partition_columns,
-        properties={**state.properties, **(external or {})},
+        properties=shown.properties,
         last_commit_version=state.changed_version,
         last_commit_timestamp_ms=state.changed_timestamp,
     )
     return LoadedTable(metadata=metadata, commits=[], latest_table_version=state.version)
 
 
-def listed_table(
-    catalog: str,
-    name: str,
-    uuid: str,
-    location: str,
-    state: DeltaTableState | None,
-    external: Mapping[str, str] | None = None,
-) -> CatalogTable:
-    """Return a table for a list.
-
-    Args:
-        name: `schema.table`.
-        state: None = not known here.
-        external: As in `loaded_table`.
-    """
-    schema, _, table = name.partition(".")
+def listed_table(catalog: str, shown: ShownTable) -> CatalogTable:
+    """Return a table for a list."""
+    schema, _, table = shown.name.partition(".")
     return CatalogTable(
         name=table,
         catalog_name=catalog,
         schema_name=schema,
-        table_type=_type_of(external),
+        table_type=shown.table_type,
         data_source_format="DELTA",
         columns=[],
-        storage_location=location,
-        table_id=uuid,
-        created_at=0 if state is None else state.created,
-        updated_at=0 if state is None else state.timestamp,
-        properties={**({} if state is None else state.properties), **(external or {})},
+        storage_location=shown.location,
+        table_id=shown.uuid,
+        created_at=shown.placed.created if shown.placed else 0,
+        updated_at=shown.placed.timestamp if shown.placed else 0,
+        properties=shown.properties,
     )
-
-
-def _type_of(external: Mapping[str, str] | None) -> str:
-    return "MANAGED" if external is None else "EXTERNAL"
 
 
 def schema_answer(catalog: str, schema: str) -> SchemaAnswer:

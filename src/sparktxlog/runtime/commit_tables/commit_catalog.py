@@ -12,13 +12,13 @@ import hashlib
 import uuid as uuids
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
     ProposedCommit,
@@ -88,31 +88,6 @@ COMMIT_TIMEOUT_S = 30.0
 _REJECTIONS = {kind.code: kind for kind in (StaleTimestampError, NameTakenError, UnknownTableError)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownTable:
-    """A commit table as clients see it: at its newest version that is placed here."""
-
-    table: CommitTable
-    location: str
-    placed: DeltaTableState | None
-
-    @property
-    def state(self) -> DeltaTableState:
-        """What holds for it; only a list has tables without."""
-        assert self.placed is not None
-        return self.placed
-
-    @property
-    def name(self) -> str:
-        """Schema and table."""
-        return self.table.name
-
-    @property
-    def uuid(self) -> str:
-        """UUID of the table, lower-case text with hyphens."""
-        return self.table.uuid
-
-
 class CommitCatalog:
     """The commit tables of this site; belongs to the event loop, its file work runs in threads."""
 
@@ -171,16 +146,6 @@ class CommitCatalog:
         """
         return await self.shown(self._found(schema, name))
 
-    def names(self, schema: str) -> list[str]:
-        """Return the names of a schema's tables, without that of the schema.
-
-        Raises:
-            UnknownSchemaError: There is none (definite).
-        """
-        prefix = f"{self.schemas.check(schema).lower()}."
-        names = (table.name for table in self._base.master.commit_tables.values())
-        return [name[len(prefix) :] for name in names if name.lower().startswith(prefix)]
-
     async def listed(self, schema: str, name: str) -> ShownTable:
         """Return a table for a list; one that is not placed here has no state.
 
@@ -191,8 +156,7 @@ class CommitCatalog:
         try:
             return await self.shown(table)
         except StorageError:  # the status says it, and so does the answer to a request for it
-            location = self._places.location(table.uuid)
-            return ShownTable(table=table, location=location, placed=None)
+            return self._at(table, None)
 
     def _found(self, schema: str, name: str) -> CommitTable:
         known = self.schemas.check(schema)
@@ -205,8 +169,11 @@ class CommitCatalog:
 
     async def shown(self, table: CommitTable) -> ShownTable:
         """Return a table at its version or a later one; errors as `load`."""
-        state = await self.placer.placed(table)
-        return ShownTable(table=table, location=self._places.location(table.uuid), placed=state)
+        return self._at(table, await self.placer.placed(table))
+
+    def _at(self, table: CommitTable, placed: DeltaTableState | None) -> ShownTable:
+        location = self._places.location(table.uuid)
+        return ShownTable(name=table.name, uuid=table.uuid, location=location, placed=placed)
 
     # -- new tables --------------------------------------------------------------------------------
 

@@ -7,14 +7,13 @@ both kinds (P36).
 from __future__ import annotations
 
 import uuid as uuids
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
-from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
 from sparktxlog.errors import CorruptLogError, NameTakenError, RowTableError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.tables.table import TableDefinition, Tables
@@ -34,29 +33,6 @@ NO_COMMITS = {
     "fs.AbstractFileSystem.file.impl": "[a row table of sparktxlog is only read through the "
     "catalog; write it with log.append or log.transaction]"
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownRowTable:
-    """A row table as clients see it: at the version of this site's Delta table."""
-
-    definition: TableDefinition
-    #: The same at all sites; another one once the table was dropped and is created again.
-    uuid: str
-    #: `file:` URL of the directory in this site's lake.
-    location: str
-    state: DeltaTableState
-
-    @property
-    def name(self) -> str:
-        """Schema and table."""
-        return full_table_name(self.definition.name)
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Properties in addition to those of the Delta table."""
-        keys = msgspec.json.encode(self.definition.keys).decode()
-        return NO_COMMITS | ({KEYS: keys} if self.definition.keys else {})
 
 
 class RowTables:
@@ -80,7 +56,7 @@ class RowTables:
         """Return the directory of a row table at this site, which may not be there yet."""
         return self._lake.path(definition.name)
 
-    async def load(self, definition: TableDefinition) -> ShownRowTable:
+    async def load(self, definition: TableDefinition) -> ShownTable:
         """Return a row table as it is applied here.
 
         Raises:
@@ -98,16 +74,7 @@ class RowTables:
             )
         return found
 
-    def names(self, schema: str) -> list[str]:
-        """Return the row tables of a schema, without its name; not all may be applied here."""
-        parts = (full_table_name(name).split(".") for name in self._base.master.catalog)
-        return [
-            name
-            for found, name in parts
-            if found.lower() == schema.lower() and self.named(schema, name)
-        ]
-
-    async def listed(self, definition: TableDefinition) -> ShownRowTable | None:
+    async def listed(self, definition: TableDefinition) -> ShownTable | None:
         """Return a row table for a list, None if it is not applied here, or cannot be read."""
         try:
             return await self._shown(definition)
@@ -146,16 +113,19 @@ class RowTables:
                 table=known.name,
             )
 
-    async def _shown(self, definition: TableDefinition) -> ShownRowTable | None:
+    async def _shown(self, definition: TableDefinition) -> ShownTable | None:
         name = definition.name
         state = await self._base.run_on_files(self._lake.path(name), self._lake.read, name)
         if state is None:
             return None
         log_id = self._base.master.view.log_id
+        keys = msgspec.json.encode(definition.keys).decode()
         key = f"{log_id}/{definition.name}/{definition.first_version}"
-        return ShownRowTable(
-            definition=definition,
+        return ShownTable(
+            name=full_table_name(name),
+            # Another one once the table was dropped and is created again.
             uuid=str(uuids.uuid5(uuids.NAMESPACE_URL, key)),
             location=f"file:{quote(str(self._lake.path(definition.name)))}",
-            state=state,
+            placed=state,
+            external=NO_COMMITS | ({KEYS: keys} if definition.keys else {}),
         )

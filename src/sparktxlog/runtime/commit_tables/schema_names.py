@@ -60,6 +60,11 @@ class SchemaNames:
             )
         return found
 
+    def tables(self, schema: str) -> list[str]:
+        """Return the tables of a schema, of either kind, without its name; errors as `check`."""
+        prefix = f"{self.check(schema).lower()}."
+        return [one[len(prefix) :] for one in self._names() if one.lower().startswith(prefix)]
+
     def of_new_table(self, schema: str) -> str:
         """Return the name of a schema as it was created, or as its first table makes it known.
 
@@ -99,8 +104,7 @@ class SchemaNames:
         Raises:
             UnknownSchemaError, SchemaInUseError: Nothing happened (definite).
         """
-        name = self.check(schema)
-        held = [one for one in self._names() if one.lower().startswith(f"{name.lower()}.")]
+        name, held = self.check(schema), self.tables(schema)
         if held or name.lower() == DEFAULT_SCHEMA:
             raise SchemaInUseError(
                 f"schema {name!r} holds {len(held)} tables" if held else "it always exists",

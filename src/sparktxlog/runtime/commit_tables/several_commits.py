@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
 from sparktxlog.codec.submits.commit_requests import as_uuid
 from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction, StagedCommitRequest
@@ -17,7 +18,7 @@ from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError, Unkn
 from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
-from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable, check_next
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, check_next
 from sparktxlog.runtime.foundation import Foundation
 
 

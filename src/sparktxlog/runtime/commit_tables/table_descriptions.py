@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
 from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.submits.validation import known_table
@@ -20,7 +21,7 @@ from sparktxlog.model.ids import full_table_name, table_name
 from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
-from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.foundation import Foundation
 

@@ -24,6 +24,7 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     MetastoreAnswer,
     SchemaAnswer,
     SchemasAnswer,
+    ShownTable,
     StagingTableAnswer,
     listed_table,
     loaded_table,
@@ -41,8 +42,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     read_update,
 )
 from sparktxlog.errors import InvalidRequestError, UnknownSchemaError, UnknownTableError
-from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog, ShownTable
-from sparktxlog.runtime.commit_tables.row_tables import ShownRowTable
+from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routing.endpoints import RouteHandlers
@@ -108,13 +108,13 @@ class CatalogRoutes(RouteHandlers):
     async def list_tables(
         self, catalog_name: str, schema_name: str, max_results: int, page_token: str | None
     ) -> ListedTables:
-        every = self._catalog.names(schema_name) + self._rows.names(schema_name)
+        every = self._catalog.schemas.tables(schema_name)
         names, following = _page(every, max_results, page_token)
         found = [await self._for_list(schema_name, name) for name in names]
-        tables = [_listed(catalog_name, one) for one in found if one is not None]
+        tables = [listed_table(catalog_name, one) for one in found if one is not None]
         return ListedTables(tables=tables, next_page_token=following)
 
-    async def _for_list(self, schema: str, name: str) -> ShownTable | ShownRowTable | None:
+    async def _for_list(self, schema: str, name: str) -> ShownTable | None:
         """Return a table, None if it is not there (any more)."""
         known = self._rows.named(schema, name)
         if known is not None:
@@ -126,7 +126,7 @@ class CatalogRoutes(RouteHandlers):
 
     async def get_table(self, full_name: str) -> CatalogTable:
         catalog, schema, table = _parts(full_name, 3)
-        return _listed(catalog, await self._load(schema, table))
+        return listed_table(catalog, await self._load(schema, table))
 
     async def drop_table(self, full_name: str) -> DroppedAnswer:
         _, schema, table = _parts(full_name, 3)
@@ -146,19 +146,19 @@ class CatalogRoutes(RouteHandlers):
     ) -> LoadedTable:
         check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
-        return _loaded(await self._catalog.create(schema, body))
+        return loaded_table(await self._catalog.create(schema, body))
 
     async def load_delta_table(
         self, request: Request, catalog: str, schema: str, table: str
     ) -> LoadedTable | Response:
         found = await self._load(schema, table)
-        return Response(status_code=204) if request.method == "HEAD" else _loaded(found)
+        return Response(status_code=204) if request.method == "HEAD" else loaded_table(found)
 
     async def update_delta_table(
         self, catalog: str, schema: str, table: str, body: UpdateTableRequest
     ) -> LoadedTable:
         self._check_change(schema, table)
-        return _loaded(await self._catalog.update(schema, table, read_update(body)))
+        return loaded_table(await self._catalog.update(schema, table, read_update(body)))
 
     async def delete_delta_table(self, catalog: str, schema: str, table: str) -> None:
         self._check_change(schema, table)
@@ -187,7 +187,7 @@ class CatalogRoutes(RouteHandlers):
         check_writes(lambda: [f"{schema}.{name}" for name in (table, *also)])
         self._rows.refuse_change(schema, table)
 
-    async def _load(self, schema: str, name: str) -> ShownTable | ShownRowTable:
+    async def _load(self, schema: str, name: str) -> ShownTable:
         known = self._rows.named(schema, name)
         if known is not None:
             return await self._rows.load(known)
@@ -228,19 +228,6 @@ def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str]
     left = sorted((name for name in names if name.lower() > seen), key=str.lower)
     page = left[: min(most or LISTED, LISTED)]
     return page, page[-1] if len(page) < len(left) else None
-
-
-def _listed(catalog: str, shown: ShownTable | ShownRowTable) -> CatalogTable:
-    state = shown.state if isinstance(shown, ShownRowTable) else shown.placed
-    return listed_table(catalog, shown.name, shown.uuid, shown.location, state, _more(shown))
-
-
-def _loaded(shown: ShownTable | ShownRowTable) -> LoadedTable:
-    return loaded_table(shown.uuid, shown.location, shown.state, _more(shown))
-
-
-def _more(shown: ShownTable | ShownRowTable) -> dict[str, str] | None:
-    return shown.properties if isinstance(shown, ShownRowTable) else None
 
 
 def _parts(full_name: str, wanted: int) -> list[str]:

@@ -21,6 +21,7 @@ from tests.support.delta_writer import (
 )
 
 from sparktxlog.codec.delta_catalog.catalog_answers import (
+    ShownTable,
     listed_table,
     loaded_table,
     staging_answer,
@@ -101,8 +102,9 @@ def gate(raw: bytes, before: DeltaTableState | None) -> DeltaTableState | None:
     placed = DeltaTableState.first(again) if before is None else before.after(again)
     assert placed == after
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(after), type=DeltaTableState) == after
-    msgspec.json.encode(loaded_table(UUID, "file:/tables/t", after))
-    msgspec.json.encode(listed_table("tx", "default.t", UUID, "file:/tables/t", after))
+    shown = ShownTable(name="default.t", uuid=UUID, location="file:/tables/t", placed=after)
+    msgspec.json.encode(loaded_table(shown))
+    msgspec.json.encode(listed_table("tx", shown))
     assert all(file.size >= 0 for file in content.files)
     return after
 
