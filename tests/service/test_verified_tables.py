@@ -24,7 +24,6 @@ from sparktxlog.runtime.commit_tables import scheduled_checks, table_records
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import (
     CommitTableResult,
-    commit_table_lines,
     verify_commit_tables,
 )
 
@@ -88,7 +87,7 @@ def test_damage_is_found_told_and_mended(
                 (3, commit_file_name(3), FileFault.CHANGED),
                 (4, commit_file_name(4), FileFault.FOREIGN),
             ]
-            said = "\n".join(commit_table_lines([found]))
+            said = "\n".join(found.lines())
             assert "DIFFERS default.t version 3" in said
             assert f"version 2: file '{changed}' is changed at site B" in said
             assert "version 4" in said and "is of no transaction" in said

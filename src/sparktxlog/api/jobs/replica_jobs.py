@@ -26,10 +26,7 @@ from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRe
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
-from sparktxlog.worker.verify.table_verification import (
-    commit_table_lines,
-    verify_commit_tables,
-)
+from sparktxlog.worker.verify.table_verification import verify_commit_tables
 
 _logger = logging.getLogger(__name__)
 
@@ -118,7 +115,7 @@ def _repair_commit_table(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         (found,) = verify_commit_tables(
             source, [a.table], repair=not a.dry_run, right=a.right or ""
         )
-    say("\n".join(commit_table_lines([found])))
+    say("\n".join(found.lines()))
     result = asdict(found) | {"sound": found.sound}
     return job.OK if found.sound else job.DIVERGED, {"commit_table": result}
 

@@ -5,7 +5,7 @@ Spark is started only if there are tables to compact or rows to count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -178,6 +178,15 @@ class Verified:
             return job.DIVERGED
         return job.OK if compared is None else int(ExitCode[compared.state.name])
 
+    def lines(self) -> Iterator[str]:
+        """Yield lines for people."""
+        if self.counted is not None:
+            yield from self.counted.lines()
+        for table in self.commit_tables:
+            yield from table.lines()
+        if self.compared is not None:
+            yield from comparison_lines(self.compared, self.conclusions)
+
 
 def verified(context: job.JobContext, *, recount: bool) -> Verified:
     """Recount the replica of a node by Spark, or compare the reports of all sites, or both.
@@ -225,10 +234,10 @@ def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     found = verified(context, recount=a.recount or not a.compare)
     counted = {} if found.counted is None else _counts_of(found.counted)
     commits = [asdict(table) | {"sound": table.sound} for table in found.commit_tables]
+    for line in found.lines():
+        context.tell(line)
     if found.compared is None:
         return found.code, counted | {"commit_tables": commits}
-    for line in comparison_lines(found.compared, found.conclusions):
-        context.tell(line)
     report = found.compared.to_document(found.conclusions) | {"commit_tables": commits}
     return found.code, report | ({"recount": counted} if counted else {})
 

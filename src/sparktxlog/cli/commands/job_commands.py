@@ -6,7 +6,7 @@ They are built from the declarations in `api.jobs.job_options`; `jobs/*.py` run 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ import typer
 from sparktxlog.api.jobs.job_options import JOBS, JobCommand, JobOption, require_spark
 from sparktxlog.cli.commands.table_commands import table_app
 from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, ExitCode, Url, app, end
-from sparktxlog.cli.printing import print_json, print_rows, print_table
+from sparktxlog.cli.printing import print_json, print_table
 from sparktxlog.http.authorities import CA_HELP
 
 _COLUMNS = "position published verdict batches transactions seconds stopped diverged".split()
@@ -113,51 +113,10 @@ def _show_upkeep(result: dict[str, Any]) -> None:
     _print_lines("removed", _REMOVAL_COLUMNS, result["removed"])
 
 
-def _show_verification(result: dict[str, Any]) -> None:
-    if "recount" in result:
-        _print_counts("rows counted", result["recount"])
-    elif "compared_sites" in result:
-        others = ", ".join(result["compared_sites"]) or "no other site"
-        title = f"site {result['node_id']} at position {result['position']:,}, against {others}"
-        _print_counts(title, result)
-    _print_commit_tables(result["commit_tables"])
-
-
-def _print_commit_tables(tables: Sequence[Mapping[str, Any]]) -> None:
-    if not tables:
-        return
-    columns = (
-        "commit table",
-        "version",
-        "files",
-        "bytes",
-        "compared with",
-        "sound",
-        "what differs",
-    )
-    rows = []
-    for found in tables:
-        said = [("repaired: " if f["repaired"] else "") + f["text"] for f in found["findings"]]
-        said += [f"{site} was not compared: {why}" for site, why in found["absent"]]
-        values = [found[name] for name in ("table", "version", "files", "size_bytes")]
-        rows.append([*values, list(found["compared_sites"]), found["sound"], said])
-    print_rows("files of commit tables, recounted", columns, rows)
-
-
-def _print_counts(title: str, report: Mapping[str, Any]) -> None:
-    columns = ("table", "version", "rows:signature by full scan", "sound", "what differs")
-    rows = []
-    for name, found in sorted(report["tables"].items()):
-        differing = [f"{site} has {text}" for site, text in found["differing_sites"].items()]
-        causes = [*found["causes"], *differing]
-        rows.append([name, found["version"], found["counted"], found["sound"], causes])
-    print_rows(title, columns, rows)
-
-
 #: Work whose result is not that of a replica.
 _SHOWN: dict[str, Callable[[dict[str, Any]], None]] = {
     "upkeep:maintain": _show_upkeep,
-    "upkeep:verify": _show_verification,
+    "upkeep:verify": lambda _: None,  # it has said all
 }
 
 for _name, _job in JOBS.items():

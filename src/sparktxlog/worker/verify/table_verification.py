@@ -38,6 +38,27 @@ class CommitTableResult:
         """Whether nothing is wrong, or all that was is repaired."""
         return all(finding.repaired for finding in self.findings)
 
+    def lines(self) -> list[str]:
+        """Return lines for people: one for the table, and one for each of its faults."""
+        sites = ", ".join(self.compared_sites) or "no other site"
+        counted = f"{self.files:,} files, {self.size_bytes:,} bytes; compared: {sites}"
+        said = [f"site {site} was not compared: {why}" for site, why in self.absent]
+        said += [f"{'repaired: ' if one.repaired else ''}{one.text}" for one in self.findings]
+        return verdict_lines(self.table, self.version, counted, said, sound=self.sound)
+
+
+def verdict_lines(
+    table: str, version: int, counted: str, said: Iterable[str], *, sound: bool
+) -> list[str]:
+    """Return what a recount of a table of either kind found, as lines for people.
+
+    Args:
+        counted: What was counted.
+        said: What is wrong, or could not be compared.
+    """
+    verdict = "sound" if sound else "DIFFERS"
+    return [f"{verdict:8}{table} version {version}: {counted}", *(f"        {one}" for one in said)]
+
 
 def verify_commit_tables(
     source: HttpLogSource, tables: Sequence[str] = (), *, repair: bool = False, right: str = ""
@@ -81,20 +102,3 @@ def _verified(source: HttpLogSource, table: str, *, repair: bool, right: str) ->
             extra={"done": page.checked + 1, "total": page.placed + 1},
         )
         request = replace(request, after=page.checked)
-
-
-def commit_table_lines(found: Iterable[CommitTableResult]) -> list[str]:
-    """Return recounts as lines: one for each table, and one for each of its faults."""
-    lines = []
-    for table in found:
-        sites = ", ".join(table.compared_sites) or "no other site"
-        verdict = "sound" if table.sound else "DIFFERS"
-        lines.append(
-            f"{verdict:8}{table.table} version {table.version}: {table.files:,} files, "
-            f"{table.size_bytes:,} bytes; compared: {sites}"
-        )
-        lines += [f"        site {site} was not compared: {why}" for site, why in table.absent]
-        lines += [
-            f"        {'repaired: ' if one.repaired else ''}{one.text}" for one in table.findings
-        ]
-    return lines

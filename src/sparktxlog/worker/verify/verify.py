@@ -40,6 +40,7 @@ from sparktxlog.worker.apply.signatures import signature_columns, signature_from
 from sparktxlog.worker.apply.worker_session import applier_session, read_version, tagged
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
+from sparktxlog.worker.verify.table_verification import verdict_lines
 from sparktxlog.worker.verify.watching import tasks_shown, watched
 
 if TYPE_CHECKING:
@@ -83,6 +84,13 @@ class TableFinding:
         """Whether recount, record and other sites agree, and the table does not stand still."""
         return self.counted == self.recorded and not self.differing_sites and not self.causes
 
+    def lines(self) -> list[str]:
+        """Return lines for people: one for the table, and one for each of its faults."""
+        differing = [f"site {site} has {text}" for site, text in self.differing_sites.items()]
+        counted = f"{self.counted or 'nothing'} by full scan"
+        said = [*self.causes, *differing]
+        return verdict_lines(self.table, self.version, counted, said, sound=self.sound)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
@@ -101,6 +109,12 @@ class Verification:
     def sound(self) -> bool:
         """Whether nothing differs anywhere."""
         return all(table.sound for table in self.tables)
+
+    def lines(self) -> list[str]:
+        """Return lines for people."""
+        others = ", ".join(self.compared_sites) or "no other site"
+        title = f"site {self.node_id} at position {self.position:,}; compared: {others}"
+        return [title, *(line for table in self.tables for line in table.lines())]
 
 
 def verify_replica(

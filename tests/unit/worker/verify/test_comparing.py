@@ -302,3 +302,23 @@ def test_the_recount_says_whose_record_is_wrong(
     table = TableFinding(table="t", version=1, recorded="1", counted=counted)
     recount = Verification(node_id="A", position=60, tables=(table,), compared_sites=())
     assert said in conclusions(compare(nodes), recount)[-1]
+
+
+def test_a_recount_says_what_it_counted_and_what_differs() -> None:
+    sound = TableFinding(table="t", version=3, recorded="1:a:b", counted="1:a:b")
+    other = TableFinding(
+        table="u",
+        version=4,
+        recorded="1:a:b",
+        counted="",
+        differing_sites={"B": "2:a:b"},
+        causes=("data file x is missing",),
+    )
+    found = Verification(node_id="A", position=1_000, tables=(sound, other), compared_sites=("B",))
+    assert found.lines() == [
+        "site A at position 1,000; compared: B",
+        "sound   t version 3: 1:a:b by full scan",
+        "DIFFERS u version 4: nothing by full scan",
+        "        data file x is missing",
+        "        site B has 2:a:b",
+    ]
