@@ -41,7 +41,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delta": {"storage.durability", "storage.foreign_files"},
     "attic": {"storage.durability"},
     "codec": {"delta.commit_contents"} | _EPOCHS,
-    "storage": {"attic", "codec", "delta", "files.place", "protocol.messages.recovery"} | _EPOCHS,
+    "storage": {"attic", "codec", "delta", "files.arrivals", "protocol.messages.recovery"}
+    | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {
         "attic", "config", "protocol", "catchup", "codec", "delta", "health", "storage",

@@ -23,7 +23,7 @@ from sparktxlog.errors import (
     TransportError,
     TxLogError,
 )
-from sparktxlog.files.place import Place
+from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.model.transactions.operation import RunFacts, RunManifest, StagedFile
 from sparktxlog.protocol.messages.events import FetchFailed, FilesHeld, PayloadArrived
 from sparktxlog.protocol.messages.posts import Announcement, RunHeader
@@ -197,7 +197,7 @@ class RunFetcher:
         link: PeerLink,
         file: StagedFile,
         *,
-        into: Place | None = None,
+        into: Arrivals | None = None,
         source: str = "",
         named: bool = True,
     ) -> None:

@@ -25,7 +25,7 @@ from sparktxlog.errors import (
     StorageError,
     TransportError,
 )
-from sparktxlog.files.place import Place
+from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.foundation import Foundation
@@ -171,7 +171,7 @@ class SnapshotTaker:
                 yield block
 
         def taken() -> QueueSnapshot:
-            place = Place(self._directory / name)
+            place = Arrivals(self._directory / name)
             place.fetch(file, sent)
             return open_snapshot(Path(place.path(file.path)))
 

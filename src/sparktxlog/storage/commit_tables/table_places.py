@@ -25,7 +25,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, log_of
 from sparktxlog.errors import BusyError, CorruptLogError, NotOfferedError, StagedCommitError
-from sparktxlog.files.place import Place
+from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.durability import (
     free_name,
@@ -84,9 +84,9 @@ class TablePlaces:
         self._left, self._counting = _MOST_BYTES, threading.Lock()
 
     @cached_property
-    def arrivals(self) -> Place:
+    def arrivals(self) -> Arrivals:
         """The same directories, for files of peers: `<UUID>/<path below the table>`."""
-        return Place(self._root)
+        return Arrivals(self._root)
 
     # -- places ------------------------------------------------------------------------------------
 

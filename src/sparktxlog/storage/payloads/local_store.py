@@ -4,7 +4,7 @@ A staged file counts as held only after its rows were counted, too.
 
     <root>/<transaction id>/<table>/…     staged by a submitter, or fetched from a peer
     <root>/inline/<first>-<last>/…        inline rows of a published segment
-    <root>/.incoming/…                    transfers under way, see `files.place`
+    <root>/.incoming/…                    transfers under way, see `files.arrivals`
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic
 
 from sparktxlog.errors import ManifestMismatchError
-from sparktxlog.files.place import Place
+from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.durability import (
     replace_file,
@@ -33,7 +33,7 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 _FEW_FILES, _PARALLEL_FILES = 8, 8
 
 
-class LocalPayloadStore(Place, PayloadStore):
+class LocalPayloadStore(Arrivals, PayloadStore):
     """A payload store in a directory; safe to use from several threads.
 
     Args:

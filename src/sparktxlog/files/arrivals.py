@@ -55,7 +55,7 @@ _REMEMBERED = 65_536
 _Mark = tuple[int, int, int]
 
 
-class Place:
+class Arrivals:
     """A directory in which files arrive; safe to use from several threads.  Its methods block.
 
     Args:

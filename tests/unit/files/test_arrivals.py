@@ -11,14 +11,14 @@ import pytest
 from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.errors import BusyError, InvalidNameError, ManifestMismatchError
-from sparktxlog.files.place import Place
+from sparktxlog.files.arrivals import Arrivals
 
 NAME = "0a0a/orders/part-0.parquet"
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "payloads")
+def place(tmp_path: Path) -> Arrivals:
+    return Arrivals(tmp_path / "payloads")
 
 
 class Sender:
@@ -39,7 +39,7 @@ def nobody(offset: int) -> Iterator[bytes]:
     raise AssertionError("nobody needs to be asked")
 
 
-def test_a_fetched_file_is_put_in_place(place: Place) -> None:
+def test_a_fetched_file_is_put_in_place(place: Arrivals) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     place.fetch(file, lambda offset: [content[:10], content[10:]])
@@ -49,14 +49,14 @@ def test_a_fetched_file_is_put_in_place(place: Place) -> None:
     assert list((place.root / ".incoming").iterdir()) == []
 
 
-def test_a_name_that_leaves_the_root_is_refused(place: Place) -> None:
+def test_a_name_that_leaves_the_root_is_refused(place: Arrivals) -> None:
     with pytest.raises(InvalidNameError):
         place.fetch(staged_of("../x", b""), nobody)
     with pytest.raises(InvalidNameError):
         place.receive_part(staged_of("../x", b""), [b""], 0)
 
 
-def test_a_broken_transfer_goes_on_after_a_restart(place: Place) -> None:
+def test_a_broken_transfer_goes_on_after_a_restart(place: Arrivals) -> None:
     content = parquet_bytes()
     file, sender = staged_of(NAME, content), Sender(content)
     for breaks_at in (25, 40):
@@ -64,7 +64,7 @@ def test_a_broken_transfer_goes_on_after_a_restart(place: Place) -> None:
         with pytest.raises(ConnectionError):
             place.fetch(file, sender)
     assert not place.has(file)
-    again, sender.breaks_at = Place(place.root), None
+    again, sender.breaks_at = Arrivals(place.root), None
     # The same name with another content is another transfer.
     again.fetch(staged_of(NAME, b"other"), Sender(b"other"))
     again.fetch(file, sender)
@@ -72,7 +72,7 @@ def test_a_broken_transfer_goes_on_after_a_restart(place: Place) -> None:
     again.verify(file)
 
 
-def test_all_bytes_may_be_here_without_a_name(place: Place) -> None:
+def test_all_bytes_may_be_here_without_a_name(place: Arrivals) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     with pytest.raises(ConnectionError):
@@ -82,7 +82,7 @@ def test_all_bytes_may_be_here_without_a_name(place: Place) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"short", parquet_bytes()[:-1] + b"!", parquet_bytes() + b"!"])
-def test_a_wrong_transfer_leaves_nothing(place: Place, sent: bytes) -> None:
+def test_a_wrong_transfer_leaves_nothing(place: Arrivals, sent: bytes) -> None:
     content = parquet_bytes()
     file, sender = staged_of(NAME, content), Sender(content)
     with pytest.raises(ManifestMismatchError):
@@ -94,7 +94,7 @@ def test_a_wrong_transfer_leaves_nothing(place: Place, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize("rubbish", [b"rubbish", bytes(len(parquet_bytes()))])
-def test_a_fetched_file_replaces_a_wrong_one(place: Place, rubbish: bytes) -> None:
+def test_a_fetched_file_replaces_a_wrong_one(place: Arrivals, rubbish: bytes) -> None:
     content = parquet_bytes()
     path = Path(place.path(NAME))
     path.parent.mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_a_fetched_file_replaces_a_wrong_one(place: Place, rubbish: bytes) -> No
     assert path.read_bytes() == content
 
 
-def test_the_same_file_is_not_received_twice_at_once(place: Place) -> None:
+def test_the_same_file_is_not_received_twice_at_once(place: Arrivals) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
 
@@ -118,7 +118,7 @@ def test_the_same_file_is_not_received_twice_at_once(place: Place) -> None:
     place.verify(file)
 
 
-def test_a_peer_that_sends_without_end_is_stopped(place: Place) -> None:
+def test_a_peer_that_sends_without_end_is_stopped(place: Arrivals) -> None:
     file = staged_of(NAME, parquet_bytes())
     sent = 0
 
@@ -135,7 +135,7 @@ def test_a_peer_that_sends_without_end_is_stopped(place: Place) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, len(parquet_bytes()), 97))
-def test_an_upload_goes_on_wherever_it_was_cut(place: Place, cut: int) -> None:
+def test_an_upload_goes_on_wherever_it_was_cut(place: Arrivals, cut: int) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     assert place.receive_part(file, [content[:cut]], 0) == cut
@@ -149,7 +149,7 @@ def test_an_upload_goes_on_wherever_it_was_cut(place: Place, cut: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [parquet_bytes()[:-1] + b"!", parquet_bytes() + b"!"])
-def test_an_upload_of_other_bytes_leaves_nothing(place: Place, wrong: bytes) -> None:
+def test_an_upload_of_other_bytes_leaves_nothing(place: Arrivals, wrong: bytes) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     place.receive_part(file, [wrong[:10]], 0)
@@ -160,7 +160,7 @@ def test_an_upload_of_other_bytes_leaves_nothing(place: Place, wrong: bytes) -> 
 
 
 def test_no_upload_takes_the_place_of_another_file(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Arrivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = parquet_bytes(), parquet_bytes(pa.table({"id": [1, 2, 3, 4, 5]}))
     mine, theirs = staged_of(NAME, first), staged_of(NAME, second, rows=5)
