@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from sparktxlog.codec.arrow import file_schema
 from sparktxlog.errors import TransportError
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine
+from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.tables.alteration import DROPPED, TableChange
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -296,7 +297,7 @@ def rows_table(
 ) -> pa.Table:
     """Return rows as in a file, of all columns or of those named."""
     schema = file_schema(definition, names or [column.name for column in definition.columns])
-    columns = list(zip(*rows, strict=True)) if rows else [[] for _ in schema]
+    columns = list(zip(*rows, strict=True)) if rows else [() for _ in schema]
     return pa.table(
         [pa.array(list(column), kind.type) for column, kind in zip(columns, schema, strict=True)],
         schema=schema,
@@ -412,7 +413,7 @@ class MemoryLog:
     def replicas(self) -> list[ReplicaLine]:
         return self.others
 
-    def record_transfer(self, transfer: object) -> None:
+    def record_transfer(self, transfer: Transfer) -> None:
         """Take the measure of a long replay, of which nobody here makes use."""
 
     def close(self) -> None:

@@ -11,11 +11,12 @@ import logging
 import uuid
 from dataclasses import replace
 from time import monotonic, time_ns
+from typing import Protocol
 
 from sparktxlog.catchup.planner import Plan
 from sparktxlog.errors import TxLogError
-from sparktxlog.model.copying import CatchUpKind, Transfer
-from sparktxlog.worker.replica.source import HttpLogSource, LogTail
+from sparktxlog.model.copying import CatchUpKind, Decision, Transfer
+from sparktxlog.worker.replica.source import LogTail
 
 _logger = logging.getLogger(__name__)
 
@@ -23,6 +24,16 @@ _logger = logging.getLogger(__name__)
 BEHIND_S = 60.0
 #: Characters of an outcome that are kept.
 _MAX_OUTCOME = 500
+
+
+class PlansCatchUps(Protocol):
+    """What `ReplayRecords` asks of a node."""
+
+    def plan(self, worker_id: str) -> Decision:
+        """Return what the node advises, and its estimates."""
+
+    def record_transfer(self, transfer: Transfer) -> None:
+        """Leave a record of a catch-up."""
 
 
 class ReplayRecords:
@@ -33,7 +44,7 @@ class ReplayRecords:
         node_id: Of the node that the worker belongs to.
     """
 
-    def __init__(self, source: HttpLogSource, node_id: str) -> None:
+    def __init__(self, source: PlansCatchUps, node_id: str) -> None:
         self._source = source
         self._node_id = node_id
         #: The open record: `to_position` is its end, `transactions` how many the worker had applied

@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from time import time_ns
+from typing import Protocol
 
 from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.report import BatchProgress, OwnReport, ReplayCost, WorkerReport
 from sparktxlog.supervision import Supervisor
-from sparktxlog.worker.replica.source import Answer, HttpLogSource
+from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaState
 
 _logger = logging.getLogger(__name__)
@@ -69,6 +70,13 @@ def report_of(
     )
 
 
+class TakesReports(Protocol):
+    """What a `Reporter` asks of a node."""
+
+    def report(self, report: WorkerReport) -> Answer:
+        """Send a report; return the node's verdict and plan."""
+
+
 class Reporter:
     """Sends reports in order; keeps each until the node takes it.
 
@@ -80,7 +88,7 @@ class Reporter:
 
     def __init__(
         self,
-        source: HttpLogSource,
+        source: TakesReports,
         node_id: str,
         batch: Callable[[], BatchProgress | None] = lambda: None,
         lake: str = "",
