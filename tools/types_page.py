@@ -96,8 +96,9 @@ def _kept_line(name: str, kind: str, arrow: str = "") -> str:
 
 def _may_be(role: str, kind: str) -> bool:
     columns = (Column(name="a", type=kind), Column(name="b", type="int"))
+    names: dict[str, Any] = {role: ("a",)}
     try:
-        check_definition(TableDefinition(name="t", columns=columns, **{role: ("a",)}))
+        check_definition(TableDefinition(name="t", columns=columns, **names))
     except SchemaMismatchError:
         return False
     return True

@@ -207,7 +207,8 @@ def alerts_of(status: _Status) -> list[str]:
         "replicas": [defaultdict(int, one) for one in status["replicas"]],
     }
     one = {"halted": None} | status | lists | lines | {"commit_tables": tables}
-    metrics = {m.name: m for m in StatusMetrics(lambda: defaultdict(int, nothing | one)).collect()}
+    collected = StatusMetrics(lambda: defaultdict(int, nothing | one)).collect()
+    metrics: dict[str, Metric] = {found.name: found for found in collected}
     return [rule["alert"] for rule in alert_rules() if _fires(rule["expr"], metrics)]
 
 

@@ -36,6 +36,8 @@ from sparktxlog.cli.printing import print_json, print_rows
 from sparktxlog.errors import ConfigError, TxLogError
 from sparktxlog.http.authorities import CA_HELP, trust
 
+__all__ = ["app", "run"]
+
 config_app = typer.Typer(help="Check and show configuration.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 

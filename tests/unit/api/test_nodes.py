@@ -201,7 +201,9 @@ def test_questions_for_a_transaction_keep_the_time_of_its_commit(
 
 
 def test_repeats_are_told_to_the_logger_and_to_nobody_else(
-    script: Callable[..., Nodes], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture
+    script: Callable[..., Nodes],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     with caplog.at_level("DEBUG", "sparktxlog"):
         submit(script(a=[BusyError("full"), ORDERED]))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sparktxlog.attic import attic as module
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.storage.durability import link_or_copy
 
 DAY_US = 86_400_000_000
 
@@ -90,19 +92,18 @@ def test_kept_files_are_whole_or_not_there(
     tmp_path: Path, attic: Attic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = made(tmp_path / "t")
-    said = {"kind": Kind.BACKUP, "table": "t", "mark": "c1", "why": "a copy replaces them"}
-    link = module.link_or_copy
+    said: dict[str, Any] = {"kind": Kind.BACKUP, "table": "t", "mark": "c1", "why": "copied"}
 
     def killed(source: Path, target: Path) -> None:
-        link(source, target)
+        link_or_copy(source, target)
         raise Killed
 
     monkeypatch.setattr(module, "link_or_copy", killed)
     with pytest.raises(Killed):
-        attic.keep(table, **said)  # type: ignore[arg-type]
+        attic.keep(table, **said)
     assert attic.entries() == []
-    monkeypatch.setattr(module, "link_or_copy", link)
-    entry = attic.keep(table, **said)  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "link_or_copy", link_or_copy)
+    entry = attic.keep(table, **said)
     commit = "_delta_log/0.json"
     assert (entry.path / commit).samefile(table / commit) and entry.source == str(table)
     assert [one.name for one in attic.root.iterdir()] == ["backup-t-c1"]
@@ -117,7 +118,7 @@ def test_a_directory_that_cannot_be_read_is_not_half_kept(
         more["onerror"](PermissionError(13, "no"))  # type: ignore[operator]
         return walk(top)
 
-    monkeypatch.setattr(module.os, "walk", refusing)
+    monkeypatch.setattr(os, "walk", refusing)
     with pytest.raises(PermissionError):
         attic.keep(table, kind=Kind.BACKUP, mark="c1", why="a copy")
     assert attic.entries() == []
@@ -139,7 +140,7 @@ def test_age_empties_it(tmp_path: Path, attic: Attic, monkeypatch: pytest.Monkey
         put(attic, made(tmp_path / name), keep_until=15 * DAY_US if name == "until" else None)
     monkeypatch.setattr(module, "time_ns", lambda: 14 * DAY_US * 1000)
     put(attic, made(tmp_path / "young"))
-    told = {"stays": lambda entry: entry.table == "spared"}
+    told: dict[str, Any] = {"stays": lambda entry: entry.table == "spared"}
     dry = attic.empty(12 * DAY_US, dry_run=True, **told)
     assert len(attic.entries()) == 4
     done = attic.empty(12 * DAY_US, **told)
@@ -174,7 +175,7 @@ def test_what_a_kill_left_of_a_removal_goes_and_is_never_shown(
     def killed(path: Path) -> None:
         raise Killed
 
-    monkeypatch.setattr(module.shutil, "rmtree", killed)
+    monkeypatch.setattr("shutil.rmtree", killed)
     with pytest.raises(Killed):
         attic.remove(entry)
     monkeypatch.undo()

@@ -103,7 +103,7 @@ def test_a_majority_makes_a_known_replica_diverged_and_no_other_one() -> None:
         "at position 90 table 't' (and 1 more) has signature 1:0:0, most sites (A, C) have 2:0:0"
     )
     for other in ({"log_id": "other"}, {"position": 0}, {"position": 101}):
-        told = compare(replace(REPORT, **other), LOG)  # type: ignore[arg-type]
+        told = compare(replace(REPORT, **other), LOG)
         assert judge(told, DISSENT, DISSENT) == told
 
 

@@ -147,7 +147,7 @@ def test_space_is_judged(
     grade: Grade,
 ) -> None:
     usage = type("Usage", (), {"total": total, "free": free})
-    monkeypatch.setattr(disks.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     places = {"data-dir": tmp_path, "lake-dir": tmp_path}
     (found,) = disks.check_space(places, limit)
     assert found.grade is grade and "(data-dir, lake-dir)" in found.text
@@ -165,12 +165,8 @@ def test_space_is_judged(
 def test_inodes_are_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, grade: Grade | None
 ) -> None:
-    monkeypatch.setattr(
-        disks.os, "statvfs", lambda _: SimpleNamespace(f_files=files, f_favail=free)
-    )
-    monkeypatch.setattr(
-        disks.shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1 << 39)
-    )
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_files=files, f_favail=free))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=1 << 39))
     first, *rest = disks.check_space({"data-dir": tmp_path}, None)
     assert first.grade is (grade or Grade.OK) and bool(rest) is (grade is not None)
     assert ("inodes are free" in first.text) is (grade is not None)

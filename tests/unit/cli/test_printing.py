@@ -34,7 +34,7 @@ def _lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return ESCAPES.sub("", capsys.readouterr().out).splitlines()
 
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"id": ID, "text": "a long text with many words that has to give way", "n": 1_204},
     {"id": ID.replace("0", "9"), "text": "short", "n": None},
 ]

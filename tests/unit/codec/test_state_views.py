@@ -200,7 +200,8 @@ def test_settings_and_commit_tables_are_rows() -> None:
     }
 
     def rows(name: str) -> list[dict[str, Any]]:
-        return view(name, answers).to_pylist()
+        found: list[dict[str, Any]] = view(name, answers).to_pylist()
+        return found
 
     assert rows("settings") == [{"key": "TxLogMaxDepth", "value": "168", "origin": "default"}]
     (table,), (prepared,) = rows("commit_tables"), rows("prepared")

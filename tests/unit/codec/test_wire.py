@@ -259,7 +259,7 @@ def test_a_part_of_a_decision_of_another_release_is_told_from_damage() -> None:
         wire.decode_epoch(msgspec.msgpack.encode(("Later", {"anything": 1})))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xc1", wire.encode(POST), b"\x92\xa4Vote\x80"])
+@pytest.mark.parametrize("data", [b"", b"\xc1", wire.encode(MESSAGES[0]), b"\x92\xa4Vote\x80"])
 def test_bytes_that_are_no_part_of_a_decision(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="epoch message"):
         wire.decode_epoch(data)

@@ -15,7 +15,7 @@ BASE: dict[str, Any] = {"node-id": "A", "master-url": "http://127.0.0.1:7001", "
 HUSH, OPEN = "hush-hush-hush-hush", "open-to-all-clients"
 
 
-def load(environ: dict[str, str] | None = None, **values: Any) -> NodeConfig:
+def load(environ: dict[str, str] | None = None, /, **values: Any) -> NodeConfig:
     given = {key.replace("_", "-"): value for key, value in values.items()}
     return load_config(None, BASE | given, environ or {})
 

@@ -102,7 +102,7 @@ def test_the_airflow_dag_is_python_and_runs_jobs_that_exist() -> None:
     tree = ast.parse((CONF / "airflow_dag.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = {
-        call.args[0].value
+        str(call.args[0].value)
         for call in calls
         if isinstance(call.func, ast.Name)
         and call.func.id == "job"

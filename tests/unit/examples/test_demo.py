@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from examples.demo import catalog_story, narration
+from examples.demo import catalog_story
 from examples.demo.__main__ import main
 from examples.demo.demo_nodes import Cluster
 from examples.demo.narration import Narration, run_story
@@ -60,7 +60,7 @@ def test_the_report_stays_and_the_drill_counts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     root = tmp_path / "demo"
-    monkeypatch.setattr(narration.tempfile, "mkdtemp", lambda prefix: str(root))
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(root))
     assert run_story(short(survives), keep=False, directory=None, as_json=True) is survives
     found = json.loads(capsys.readouterr().out)
     assert found["passed"] is survives and found["equal"]

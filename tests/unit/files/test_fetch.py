@@ -92,9 +92,11 @@ def test_resume_after_a_failure_at_any_chunk(
     for number in range(0, CHUNKS, 3):
         space = CopyWorkspace(workspace.lake, f"copy-{number}")
         donor.chunks.clear()
-        donor.fault = lambda path, offset, n=number: (
-            "500 internal" if len(donor.chunks) >= n else ""
-        )
+
+        def fault(path: str, offset: int, sent: int = number) -> str:
+            return "500 internal" if len(donor.chunks) >= sent else ""
+
+        donor.fault = fault
         with pytest.raises(TransportError):
             fetch_all(space, lease, streams=streams)
         donor.fault = lambda path, offset: ""

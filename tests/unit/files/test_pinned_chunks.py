@@ -108,7 +108,7 @@ def test_chunks_that_shrink_are_compressed(tmp_path: Path) -> None:
         else:
             assert chunk.data == data
         plain = reader.read(file, offset, CHUNK)
-        assert (plain.packed, plain.data) == (False, data)
+        assert not plain.packed and plain.data == data
         # What was given out before is not overwritten.
         assert chunk.packed or chunk.data == data
 

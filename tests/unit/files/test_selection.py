@@ -21,7 +21,6 @@ from tests.unit.files.conftest import (
 )
 
 from sparktxlog.errors import DiskFullError, TransportError
-from sparktxlog.files import part_writer as placing
 from sparktxlog.files.fetch import fetch_files
 from sparktxlog.files.selection import require_space, select_files
 from sparktxlog.files.tasks import FileWork
@@ -126,7 +125,7 @@ def test_the_disk_fills_up_meanwhile(
 
     lease = donor.lease()
     with monkeypatch.context() as patch:
-        patch.setattr(placing.os, "pwrite", full)
+        patch.setattr("os.pwrite", full)
         with pytest.raises(DiskFullError, match="no space left"):
             fetch_all(workspace, lease, streams=2)
     stats = fetch_all(workspace, lease, streams=2)

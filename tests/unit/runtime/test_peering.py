@@ -49,8 +49,13 @@ def peering(told: list[Event]) -> Peering:
         positions={},
         note_data=nothing,
     )
+
+    def tell(event: Event) -> bool:
+        told.append(event)
+        return True
+
     core: Any = SimpleNamespace(
-        cycle=SimpleNamespace(tell=lambda event: told.append(event) or True),
+        cycle=SimpleNamespace(tell=tell),
         holdings=SimpleNamespace(put_foreign=lambda header, payload: True),
         rivals=SimpleNamespace(note=nothing),
     )

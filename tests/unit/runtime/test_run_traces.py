@@ -9,6 +9,7 @@ import pytest
 from tests.support.run_headers import header
 from tests.support.span_collector import use_opentelemetry
 
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import RunFacts, Touch
 from sparktxlog.protocol.messages.actions import TellAccepted, TellOrdered, TellRejected
 from sparktxlog.protocol.messages.events import PayloadArrived, PostReceived, RunSubmitted
@@ -108,7 +109,7 @@ def test_a_post_ends_when_the_peer_holds_the_run() -> None:
     at, base = Traced("A"), MergeBase()
     at.traces.saw([submitted()])
     at.traces.follow(TellAccepted(ticket=1, header=RUN), ["B"])
-    post = Post(log_id="l", epoch=1, sender="B", round=1, base=base, counter=1, last_seq=0)
+    post = Post(log_id="l", epoch=1, sender=NodeId("B"), round=1, base=base, counter=1, last_seq=0)
     for held, found in ((1, False), (2, True)):
         at.traces.saw([PostReceived(post=replace(post, acquired={"A": held}))])
         assert ("post" in at.spans()) is found

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from sparktxlog.delta.log_segments import read_version
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.storage import lake_tables
 from sparktxlog.storage.lake_tables import LakeTables
@@ -51,11 +52,10 @@ def test_a_table_is_what_its_newest_version_says(tmp_path: Path) -> None:
 
 def test_a_version_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Path] = []
-    real = lake_tables.read_version
 
     def counting(path: Path) -> object:
         opened.append(path)
-        return real(path)
+        return read_version(path)
 
     monkeypatch.setattr(lake_tables, "read_version", counting)
     tables = LakeTables(tmp_path)

@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
     ]
 )
 characters = st.characters(exclude_categories=["Cs"])
-years = {"min_value": datetime(1, 1, 2), "max_value": datetime(9999, 12, 30)}
+years: dict[str, Any] = {"min_value": datetime(1, 1, 2), "max_value": datetime(9999, 12, 30)}
 row = st.fixed_dictionaries(
     {
         "tiny": st.none() | st.integers(-128, 127),
@@ -65,7 +65,8 @@ def stats_of(table: pa.Table, *, schema: pa.Schema | None = None) -> dict[str, A
     found = RowStatistics(schema or table.schema)
     for batch in table.to_batches(max_chunksize=3) or [table]:
         found.take(batch)
-    return json.loads(found.to_json(), parse_float=Decimal)
+    told: dict[str, Any] = json.loads(found.to_json(), parse_float=Decimal)
+    return told
 
 
 def parsed(name: str, value: Any) -> Any:

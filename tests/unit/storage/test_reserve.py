@@ -50,7 +50,7 @@ def test_a_start_on_a_disk_that_shrank_finds_it(
 ) -> None:
     """What ZFS and quotas show as a disk is what is used and what is left."""
     small = SimpleNamespace(total=8 * (kept.size - 1))
-    monkeypatch.setattr(reserve.shutil, "disk_usage", lambda directory: small)
+    monkeypatch.setattr("shutil.disk_usage", lambda directory: small)
     again = Reserve(tmp_path)
     monkeypatch.setattr(again, "free_bytes", lambda: 0)
     assert again.size < kept.size and again.is_whole()

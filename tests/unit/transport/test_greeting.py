@@ -308,7 +308,7 @@ def test_an_image_of_before_a_node_came_back_joins_once_the_other_is_gone() -> N
 
 def test_a_greeting_shows_what_is_so_now() -> None:
     now = ["d1", 4, "ab"]
-    judge = make_greeter(A, {}, {}, lambda *_: None, shown=lambda *_: tuple(now))  # type: ignore[arg-type,return-value]
+    judge = make_greeter(A, {}, {}, lambda *_: None, shown=lambda *_: tuple(now))
     assert (judge.own.decision, judge.own.position, judge.own.chain_hash) == ("d1", 4, "ab")
     now[1] = 5
     assert judge.own.position == 5
@@ -331,7 +331,7 @@ def versions_of(own: Hello, peer: Hello) -> tuple[int, int]:
     found = []
     for here, there in ((own, peer), (peer, own)):
         place = {there.node_id: there.url}
-        judge = make_greeter(here, place, {}, lambda node, i: None, is_fresh=lambda f=here.fresh: f)  # type: ignore[misc]
+        judge = make_greeter(here, place, {}, lambda node, i: None, is_fresh=lambda f=here.fresh: f)
         judge.check(there, there.node_id)
         found.append(judge.version(there.node_id))
     return found[0], found[1]

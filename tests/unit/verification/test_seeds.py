@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from tests.verification.mutation.mutant import patched_sources
 from tests.verification.nodes import command as of_nodes
+from tests.verification.nodes import marks as of_nodes_marks
+from tests.verification.nodes.mutants import MUTANTS
 from tests.verification.nodes.placing_mutants import PLACING
 from tests.verification.seeds import Outcome
 from tests.verification.simulation import __main__ as of_cores
+from tests.verification.simulation import marks as of_cores_marks
 
 LAST_LINE = re.compile(
     r"seeds (\d+), events (\d+), epochs (\d+), transactions (\d+), violations (\d+)"
@@ -61,7 +64,7 @@ class Command:
             seconds=0.5,
             marks=Counter([] if seed else self.marks),
         )
-        return self.changes.get(seed, lambda outcome: outcome)(well)
+        return self.changes[seed](well) if seed in self.changes else well
 
     def run(self, *arguments: str) -> Told:
         code = self.main(list(arguments))
@@ -85,22 +88,22 @@ def _of_cores(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         monkeypatch.setattr(sys, "argv", [program, "--jobs", "1", *arguments])
         return of_cores.main()
 
-    found = Command(program, main, capsys, of_cores.EXPECTED, 200)
+    found = Command(program, main, capsys, of_cores_marks.EXPECTED, 200)
     monkeypatch.setattr(of_cores, "run_seed", found.outcome)
     return found
 
 
 def _of_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    found = Command(of_nodes._PROGRAM, of_nodes.command, capsys, of_nodes.EXPECTED, 20)
+    found = Command(of_nodes._PROGRAM, of_nodes.command, capsys, of_nodes_marks.EXPECTED, 20)
 
     def run_all(seeds: range, asked: Any) -> Iterator[Outcome]:
         return map(found.outcome, seeds)
 
     monkeypatch.setattr(of_nodes, "_run_all", run_all)
     # What these set holds for the whole process.
-    monkeypatch.setattr(of_nodes.structlog, "configure", lambda **settings: None)
-    monkeypatch.setattr(of_nodes.logging, "disable", lambda: None)
-    monkeypatch.setattr(of_nodes, "MUTANTS", dict.fromkeys(of_nodes.MUTANTS, lambda: None))
+    monkeypatch.setattr("structlog.configure", lambda **settings: None)
+    monkeypatch.setattr("logging.disable", lambda: None)
+    monkeypatch.setattr(of_nodes, "MUTANTS", dict.fromkeys(MUTANTS, lambda: None))
     return found
 
 

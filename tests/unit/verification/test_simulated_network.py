@@ -22,6 +22,7 @@ class Wire:
     def __init__(self) -> None:
         self.loop = VirtualLoop(lambda executor: (0.0, 0.0))
         self.network = Network(self.loop, Random(1), self)
+        self.name = "b"
         self.network.servers["b"] = self
         self.client, self.life = Life("a", 1), Life("b", 2)
         self.app: Any = self.serve

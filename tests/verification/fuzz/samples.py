@@ -213,10 +213,8 @@ def samples(draw: Random, log_id: str) -> dict[str, Sample]:
         method, path = route.split(" ")
         for name, text in _PARTS.items():
             path = path.replace(name, text)
-        if route in LAST and route.startswith(("POST /v1", "PATCH", "DELETE")):
-            query = (wait,)
-        else:
-            query = queries.get(route, ())
+        waits = route in LAST and route.startswith(("POST /v1", "PATCH", "DELETE"))
+        query = (wait,) if waits else queries.get(route, ())
         kind, body = bodies.get(route, ("", b""))
         found[route] = Sample(method=method, path=path, query=query, kind=kind, body=body)
     return found

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 #: The wall clock when a history begins, nanoseconds since 1970 UTC.
 EPOCH_NS = 1_790_000_000 * 10**9
@@ -64,6 +64,7 @@ class Life:
         return context
 
 
+_T = TypeVar("_T")
 #: Whose code runs; None = the world's.
 LIFE: ContextVar[Life | None] = ContextVar("life", default=None)
 
@@ -193,8 +194,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def own_task(
-        self, life: Life, work: Coroutine[Any, Any, Any], name: str | None = None
-    ) -> asyncio.Task[Any]:
+        self, life: Life, work: Coroutine[Any, Any, _T], name: str | None = None
+    ) -> asyncio.Task[_T]:
         """Start a task of a node's life."""
         return self.create_task(work, name=name, context=life.context())
 

@@ -172,7 +172,7 @@ def read_published(
         parts.setdefault(Path(path).name.split("-")[0], []).append(
             pq.read_table(data / "payloads" / path, partitioning=None)
         )
-    tables, reads = Tables(lists, banks), []
+    tables, reads = Tables(lists, banks), list[BankRead]()
     for name in lists:
         for rows in parts.get(name, ()):
             list(tables.apply(name, rows))

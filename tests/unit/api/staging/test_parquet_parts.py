@@ -158,5 +158,5 @@ def test_files_are_closed_at_their_limit_and_the_largest_at_that_of_all(
     closed += stage.close()
     assert len({file.path for file in closed}) == len(closed) > 20
     assert sum(file.rows for file in closed) == 600
-    assert all((file.partition or {})["p"] in file.path for file in closed)
+    assert all(str((file.partition or {})["p"]) in file.path for file in closed)
     stage.discard()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -48,9 +49,10 @@ def _operation(**values: object) -> PreparedOperation:
     return PreparedOperation(table="parts", kind=OperationKind.APPEND, **values)  # type: ignore[arg-type]
 
 
-def _staged(*partitions: dict[str, str | None]) -> PreparedOperation:
+def _staged(*partitions: Mapping[str, str | None]) -> PreparedOperation:
     files = tuple(
-        StagedFile(path="f", size_bytes=1, rows=1, digest="d", partition=one) for one in partitions
+        StagedFile(path="f", size_bytes=1, rows=1, digest="d", partition={**one})
+        for one in partitions
     )
     return _operation(files=files)
 

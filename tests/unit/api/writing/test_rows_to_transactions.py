@@ -78,7 +78,7 @@ def test_transactions_of_several_tables_become_one_run_the_node_accepts() -> Non
         ]
     )
     assert (len(grouped), grouped.rows) == (4, 7)
-    assert grouped.values.to_pylist() == [10, 20, 30, 40]
+    assert [value.as_py() for value in grouped.values] == [10, 20, 30, 40]
     (manifest,) = _manifests(grouped)
     assert manifest.n == 4
     assert manifest.session == "s"

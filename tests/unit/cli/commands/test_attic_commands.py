@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.cli.commands.test_backup_commands import Shell, shell
@@ -20,7 +21,7 @@ def lake(tmp_path: Path) -> Path:
     for name, kind, facts in (("orders", Kind.DROPPED, {}), ("parts", Kind.ROWS, {"rows": 3})):
         (found / name).mkdir(parents=True)
         (found / name / "0.parquet").write_bytes(b"12345")
-        said = {"table": name, "mark": "57", "why": f"of {name}", "facts": facts}
+        said: dict[str, Any] = {"table": name, "mark": "57", "why": f"of {name}", "facts": facts}
         Attic.of_lake(found).put(found / name, kind=kind, **said)
     return found
 

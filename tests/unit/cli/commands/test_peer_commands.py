@@ -138,7 +138,8 @@ def test_the_matrix_of_addresses_is_shown_where_a_node_has_several(
         ["B", "http://b2", "no", "yes"],
     ]
     assert "Nodes disagree about http://b2" in text
-    for none in ({}, {"addresses": {}, "differing_addresses": {}}):
+    lacking: tuple[dict[str, Any], ...] = ({}, {"addresses": {}, "differing_addresses": {}})
+    for none in lacking:
         reachability = {"linked": EPOCHS["reachability"]["linked"], "differing": [], **none}
         monkeypatch.setitem(EPOCHS, "reachability", reachability)
         invoke(monkeypatch, "list")

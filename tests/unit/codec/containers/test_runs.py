@@ -69,10 +69,8 @@ def container(*parts: tuple[dict[str, Any], bytes], n: int = 3, **manifest: Any)
             "inline": inline_section(index, data, pa.ipc.open_stream(data).read_all().num_rows),
         }
         blocks.append(Block(**(known | more)))
-    found = RunManifest(
-        **({"n": n, "ids": ids(n), "blocks": tuple(blocks), "submitted_at": 1} | manifest)
-    )
-    return encode_payload(found, [data for _, data in parts])
+    of: dict[str, Any] = {"n": n, "ids": ids(n), "blocks": tuple(blocks), "submitted_at": 1}
+    return encode_payload(RunManifest(**(of | manifest)), [data for _, data in parts])
 
 
 def check(payload: bytes, **limits: int) -> RunManifest:

@@ -70,7 +70,8 @@ def deep(levels: int) -> Any:
 
 def test_what_is_no_type_is_refused() -> None:
     assert to_delta_type(deep(99))
-    for wrong in (None, 3, [], deep(200), {"type": "struct", "fields": [1]}):
+    wrongs: tuple[object, ...] = (None, 3, [], deep(200), {"type": "struct", "fields": [1]})
+    for wrong in wrongs:
         with pytest.raises(InvalidRequestError) as refused:
             to_delta_type(wrong)
         assert refused.value.fields["field"] == "columns"

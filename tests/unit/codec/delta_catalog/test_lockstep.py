@@ -21,7 +21,7 @@ from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import StagedCommitError
 
 ADDED = {"name": "n", "type": "long", "nullable": True, "metadata": {}}
-WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], ADDED]}  # type: ignore[misc]
+WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], ADDED]}
 PROTOCOL = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["clustering"]}
 COMMIT = ProposedCommit(
     version=1, timestamp=2, file_name="x", file_size=3, file_modification_timestamp=4

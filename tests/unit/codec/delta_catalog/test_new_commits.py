@@ -257,7 +257,7 @@ def test_a_vector_with_a_negative_offset_does_not_hide_after_another_one() -> No
 
 
 def test_the_name_in_files_of_a_column_is_a_text() -> None:
-    fields = [SCHEMA["fields"][0] | {"metadata": {"delta.columnMapping.physicalName": {}}}]  # type: ignore[index,operator]
+    fields = [SCHEMA["fields"][0] | {"metadata": {"delta.columnMapping.physicalName": {}}}]  # type: ignore[operator]
     metadata = definition().metadata | {"schemaString": json.dumps(SCHEMA | {"fields": fields})}
     with pytest.raises(StagedCommitError, match="physicalName"):
         read_new_commit(lines_of(info_of(BEGIN + 1), {"metaData": metadata}), state(), UUID, BEGIN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from sparktxlog.codec.containers.assembly import assemble_run
@@ -54,7 +56,7 @@ def test_each_says_one_thing_and_does_nothing_else() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    for wrong in (
+    wrongs: tuple[Callable[[], object], ...] = (
         lambda: creating(X, "1", "s.t", 5),
         lambda: creating(X, UUID, "t", 5),
         lambda: committing(X, UUID, 0, 5),
@@ -62,7 +64,8 @@ def test_what_cannot_be_is_refused() -> None:
         lambda: dropping(X, UUID + "0"),
         lambda: renaming(X, UUID, "t"),
         lambda: renaming(X, UUID, "a.b.c"),
-    ):
+    )
+    for wrong in wrongs:
         with pytest.raises(InvalidRequestError):
             wrong()
     for name in ("s.con", "aux.t", "s."):

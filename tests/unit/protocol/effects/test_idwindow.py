@@ -17,7 +17,8 @@ def _id(number: int) -> bytes:
 def test_same_answers_as_a_plain_list(seed: int) -> None:
     chance = random.Random(seed)
     size = chance.choice([1, 3, 10, 60])
-    window, queue = IdWindow(size, max_run=80), []
+    window = IdWindow(size, max_run=80)
+    queue: list[bytes] = []
     pool = [chance.randbytes(16) for _ in range(chance.choice([5, 40, 300]))]
     for _ in range(60):
         ids = [chance.choice(pool) for _ in range(chance.choice([1, 2, 24, 25, 40, 80]))]

@@ -144,7 +144,7 @@ def test_a_repeated_mark_is_a_repeat() -> None:
     log = Log()
     log.prepare("a")
     mark = Mark(transaction_id=X, participant="a", yes=True)
-    again = {"ids": b"m" * 16, "marks": ((0, mark),)}
+    again: dict[str, Any] = {"ids": b"m" * 16, "marks": ((0, mark),)}
     assert log.run(**again) == []
     assert log.run(**again) == ["0 duplicate-transaction"]
 

@@ -46,11 +46,11 @@ class TestStaging:
         staging.add(submitted(1, 9), 7, 0, late=True)
         digest = staging.runs[1].submit.digest
         assert not staging.found_whole(digest), "nobody asked"
-        assert staging.take_overdue(106) == staging.take_ready(1) == []
+        assert (staging.take_overdue(106), staging.take_ready(1)) == ([], [])
         staging.runs[1].next_at = 1_000
         assert staging.next_deadline() == 107
         assert staging.take_overdue(107) == [digest]
-        assert staging.take_overdue(206) == staging.take_ready(1) == [], "asked once"
+        assert (staging.take_overdue(206), staging.take_ready(1)) == ([], []), "asked once"
         assert staging.take_overdue(207) == [digest], "an answer may be lost"
         assert staging.next_deadline() == 307
         assert staging.found_whole(digest)
@@ -106,7 +106,7 @@ class TestPrefetching:
         assert prefetching.held == (two.digest,)
         assert prefetching.next_deadline() == 15
         prefetching.forget(two.digest)
-        assert prefetching.held == ()
+        assert not prefetching.held
 
     def test_held_files_of_nobody_are_forgotten(self) -> None:
         prefetching = Prefetching(limit=1, retry_us=10, keep_us=1_000)

@@ -50,21 +50,19 @@ def cycle_of(core: WaitingCore, executor: object, most: int = 1, **parts: Any) -
         state=SimpleNamespace(core=SimpleNamespace(announcements=()), values={}),
     )
     rivals: Any = SimpleNamespace(is_awaited=lambda uuid: False, lost_to=lambda commits: None)
-    return Cycle(
-        base,
-        cast(Any, executor),
-        parts.get("holdings"),
-        parts.get("receipts"),
-        parts.get("rivals", rivals),
-    )
+    wired = {"executor": executor, "holdings": None, "receipts": None, "rivals": rivals} | parts
+    return Cycle(base, **wired)
 
 
 def assembling(core: WaitingCore, **parts: Any) -> tuple[Cycle, list[list[int]]]:
     """Return a cycle that makes runs, and the runs: the first byte of each transaction's id."""
     made: list[list[int]] = []
-    receipts = SimpleNamespace(
-        open=lambda ticket, ids, **more: made.append(list(ids[::16])) or ticket
-    )
+
+    def receipt(ticket: object, ids: bytes, **more: object) -> object:
+        made.append(list(ids[::16]))
+        return ticket
+
+    receipts = SimpleNamespace(open=receipt)
     holdings = SimpleNamespace(put_own=lambda ticket, run: None)
     executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
     return cycle_of(core, executor, holdings=holdings, receipts=receipts, **parts), made

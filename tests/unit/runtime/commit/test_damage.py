@@ -17,7 +17,7 @@ def test_a_run_is_told_when_it_failed_several_times_and_until_it_arrives() -> No
     for _ in range(3):
         damage.failed(RUN, "answered 422")
         now[0] += 10
-    assert damage.runs() == damage.warnings() == []
+    assert (damage.runs(), damage.warnings()) == ([], [])
     damage.failed(RUN, "answered 404")
     (run,) = damage.runs()
     assert (run["origin"], run["seq"], run["times"], run["since_s"]) == ("B", None, 4, 30.0)

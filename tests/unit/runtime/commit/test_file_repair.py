@@ -87,10 +87,10 @@ def put(store: LocalPayloadStore, content: bytes) -> None:
 
 
 def peer(name: str, *, up: bool = True, holds: bool = True) -> Origin:
-    found: Any = Origin(RUN)
-    found.node_id, found.up, found.reason = name, up, "silent"
+    found = Origin(RUN)
+    vars(found).update(node_id=name, up=up, reason="silent")
     if not holds:
-        found.stream = lambda file, offset, source: iter([bytes(len(CONTENT))])
+        vars(found)["stream"] = lambda file, offset, source: iter([bytes(len(CONTENT))])
     return found
 
 

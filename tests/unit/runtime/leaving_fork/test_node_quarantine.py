@@ -315,7 +315,7 @@ def test_what_was_prepared_is_kept(node: Node, other: OtherNode, published: int)
             field = arrow_schema(ORDERS).field(column)
             rows = rows.append_column(field, pa.nulls(1, field.type))
         block, section = inline_block("orders", OperationKind.APPEND, rows, 0, tx=[0])
-        said = {"participants": ("p",), "valid_until": ((0, 9),), "ids": name}
+        said: dict[str, Any] = {"participants": ("p",), "valid_until": ((0, 9),), "ids": name}
         held.append(run_of(seq=number, origin="B", blocks=[block], sections=[section], **said))
     mark = Mark(transaction_id=names[0], participant="p", yes=True)
     runs = [*held, run_of(seq=6, origin="B", marks=((0, mark),))]

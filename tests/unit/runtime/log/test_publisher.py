@@ -19,7 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.support.storage_samples import entries_of, run_of
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.errors import NewerReleaseError, StorageError
+from sparktxlog.errors import NewerReleaseError, StorageError, TxLogError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
@@ -32,6 +32,7 @@ from sparktxlog.storage.interfaces import AppendQueue, PutRun, ResetJournal, Sto
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables import log_table
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.segments.publishing import publish
 from sparktxlog.supervision import Supervisor
 
 HERE = NodeId("z")
@@ -144,7 +145,7 @@ def test_what_nobody_foresaw_is_shown_and_tried_again(
     site, done = Site(tmp_path / "site"), Event()
     site.order(RUNS[:1], ENTRIES[:1])
     publisher = site.publisher(lambda position, seconds: done.set())
-    publish, seen = publisher_module.publish, []
+    seen: list[TxLogError | None] = []
 
     def without_descriptors(*args: Any, **named: Any) -> Any:
         if len(seen) < 3:
@@ -238,12 +239,14 @@ def test_a_table_of_a_later_format_keeps_the_node_from_starting(
     site.journal.close()
 
 
-def test_it_tells_when_it_rests(tmp_path: Path) -> None:
+def test_it_tells_when_it_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path / "site")
     site.order(RUNS[:1], ENTRIES[:1])
     rested = Event()
     publisher = site.publisher(lambda position, seconds: None)
-    publisher._log.on_rest = lambda: None if publisher.working else rested.set()
+    monkeypatch.setattr(
+        publisher._log, "on_rest", lambda: None if publisher.working else rested.set()
+    )
     publisher.start(2)
     assert rested.wait(10)
     publisher.stop()

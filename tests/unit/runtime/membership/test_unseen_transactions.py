@@ -14,6 +14,7 @@ from tests.verification.mutation.lone import SECOND_US, Lone, next_view
 from sparktxlog.codec.wire import Envelope
 from sparktxlog.config import load_config
 from sparktxlog.errors import LocalProtocolError, RemoteProtocolError
+from sparktxlog.model.answers import UnseenTransactions
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.epoch.union import end_of
 from sparktxlog.protocol.master import Master
@@ -28,7 +29,6 @@ from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.runtime.membership.unseen_transactions import held_when_forced
 from sparktxlog.runtime.peering import Peering
 
-Loss = dict[str, Any]
 CONFIG = load_config(
     None, {"node-id": "a", "master-url": "http://127.0.0.1:7001", "data-dir": "unused"}, {}
 )
@@ -75,10 +75,10 @@ class Survivor:
     def accept(self, view: View) -> None:
         self.node.hear(self.node.accept("b", 1, view))
 
-    def losses(self) -> dict[str, Loss]:
+    def losses(self) -> dict[str, UnseenTransactions]:
         return {loss["node_id"]: loss for loss in self.epochs.losses()}
 
-    def force(self) -> dict[str, Loss]:
+    def force(self) -> dict[str, UnseenTransactions]:
         """Go on alone; return what the answer names."""
         found = asyncio.run(self.epochs.force(self.epochs.force_text(), 1.0))
         assert found["members"] == ["a"]
@@ -88,7 +88,7 @@ class Survivor:
         return [(entry.header.origin, entry.header.seq) for entry in self.node.disk.queue]
 
 
-def numbers(loss: Loss) -> tuple[int | None, int, int | None]:
+def numbers(loss: UnseenTransactions) -> tuple[int | None, int, int | None]:
     return loss["last_shown"], loss["held_here"], loss["missing"]
 
 

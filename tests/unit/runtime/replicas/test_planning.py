@@ -16,6 +16,7 @@ from tests.unit.runtime.replicas.test_backlog import Segments, effect, segment
 
 from sparktxlog.config import load_config
 from sparktxlog.errors import NotFoundError, TransportError
+from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, ReplicaSize, Transfer
 from sparktxlog.model.report import ReplayCost, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
@@ -99,6 +100,7 @@ class Site:
         values = {"node-id": "A", "master-url": "http://127.0.0.1:1", "data-dir": str(self.lake)}
         self.settings = RunTimeSettings(load_config(None, values | self.config, {}), self.saved)
         self.replicas = Replicas(base_of("A", hash_at, position=END, dead_after_us=DEAD_US))
+        executor: Any = self
         base: Any = SimpleNamespace(
             config=SimpleNamespace(
                 node_id="A",
@@ -116,18 +118,20 @@ class Site:
             state=SimpleNamespace(values=self.saved),
         )
         self.sizes = DonorSizes(base, clock=lambda: self.steady, ask_s=self.ask_s)
-        self.planning = Planning(base, self.replicas, self, self.sizes, clock=lambda: self.steady)
+        self.planning = Planning(
+            base, self.replicas, executor, self.sizes, clock=lambda: self.steady
+        )
 
     def put(self, items: Iterable[Any]) -> None:
         for write in (write for item in items for write in item.writes):
             assert isinstance(write, PutValue)
             self.saved[write.name] = write.value
 
-    def tell(self, told: WorkerReport) -> dict[str, str]:
+    def tell(self, told: WorkerReport) -> ReportAnswer:
         """Post a report as the node takes it; return the answer."""
         comparison, _, _ = self.replicas.accept(told, self.now)
         if told.node_id != "A":
-            return {}
+            return ReportAnswer(verdict="", plan="", reason="")
         self.planning.learn_replay(told.pace)
         return self.planning.answer(told, comparison)
 

@@ -28,7 +28,7 @@ from sparktxlog.storage.commit_tables.twin import (
     with_feature,
 )
 
-PROTOCOL = {
+PROTOCOL: dict[str, Any] = {
     "minReaderVersion": 3,
     "minWriterVersion": 7,
     "readerFeatures": FEATURES,
@@ -196,7 +196,7 @@ def test_a_commit_of_a_twin_is_staged_in_the_table(table: StagedTable, tmp_path:
     twin = tmp_path / "twin"
     make_plain_twin(table.directory, 0, twin)
     on_twin = StagedTable("twin", twin, f"file:{twin}")
-    plain = {
+    plain: dict[str, Any] = {
         key: [one for one in value if one != "catalogManaged"] if isinstance(value, list) else value
         for key, value in PROTOCOL.items()
     }
@@ -243,7 +243,7 @@ def test_what_guards_the_twin_of_a_transaction_never_comes_into_the_table(
     (twin / "_delta_log" / f"{1:020}.json").write_bytes(lines_of(info_of(2), {"metaData": changed}))
     staged = stage_twin_commit(table.directory, twin, 1)
     found = metadata_in(table.staged(staged.proposed.file_name))
-    after = {**SCHEMA, "fields": [*SCHEMA["fields"], schema["fields"][-1]]}  # type: ignore[misc]
+    after = {**SCHEMA, "fields": [*SCHEMA["fields"], schema["fields"][-1]]}
     assert json.loads(found["schemaString"]) == after
     # A twin for upkeep, of which other programs read the versions, has none.
     make_plain_twin(table.directory, 0, tmp_path / "other")

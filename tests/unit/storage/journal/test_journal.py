@@ -422,10 +422,10 @@ def test_writes_to_tables_come_back_as_of_the_end_and_as_of_what_is_published(
     runs = [run_of(seq=1 + i) for i in range(6)]
     entries = entries_of(runs)
     for index, (run, entry) in enumerate(zip(runs, entries, strict=True), start=1):
-        writes = (("t", TableWrites(version=index, position=index)),)
+        writes = [("t", TableWrites(version=index, position=index))]
         if index == 2:
-            writes += (("u", TableWrites(version=1, position=2)),)
-        journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, writes=writes)])
+            writes.append(("u", TableWrites(version=1, position=2)))
+        journal.write([run, AppendQueue(entries=(entry,), ordered_at=1, writes=(*writes,))])
         if index == 4:
             journal.write([MarkPublished(position=3, version=1, segment=segment(1, 3))])
     u = TableWrites(version=1, position=2)
@@ -444,7 +444,7 @@ def test_conditions_of_waiting_runs_come_back(tmp_path: Path) -> None:
     assert facts_of(1, bytes(16), encode_facts(facts)) == facts
     mark = Mark(transaction_id=b"x" * 16, participant="a", yes=True)
     for more in ({"participants": ("a", "b")}, {"marks": ((0, mark),)}, {"voided": True}):
-        facts = RunFacts(n=1, ids=bytes(16), **more)  # type: ignore[arg-type]
+        facts = RunFacts(n=1, ids=bytes(16), **more)
         assert facts_of(1, bytes(16), encode_facts(facts)) == facts
 
 

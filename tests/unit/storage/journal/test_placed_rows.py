@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.segments import segment
@@ -82,7 +83,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     found = Journal(tmp_path)
     for run, entry, table in zip(RUNS, ENTRIES, TABLES, strict=True):
         found.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(table,))])
-    hashes = {"from_hash": bytes(32).hex(), "to_hash": ENTRIES[1].chain_hash.hex()}
+    hashes: dict[str, Any] = {"from_hash": bytes(32).hex(), "to_hash": ENTRIES[1].chain_hash.hex()}
     found.write([MarkPublished(position=2, version=1, segment=replace(segment(1, 2), **hashes))])
     yield found
     found.close()
@@ -207,7 +208,10 @@ def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) ->
     assert journal.read_unplaced_beside(T, -1, 2) == journal.read_unplaced_beside(T, 3, 9) == []
     journal.write([PutPlaced(uuid=T, version=3, state=b"state")])
     assert journal.read_unplaced_beside(other, -1, 0) == []
-    hashes = {"from_hash": ENTRIES[1].chain_hash.hex(), "to_hash": entry.chain_hash.hex()}
+    hashes: dict[str, Any] = {
+        "from_hash": ENTRIES[1].chain_hash.hex(),
+        "to_hash": entry.chain_hash.hex(),
+    }
     of = replace(segment(3, 4), **hashes)
     expired = ExpireLog(position=4, chain_hash=entry.chain_hash)
     journal.write([MarkPublished(position=4, version=2, segment=of), expired])

@@ -44,7 +44,9 @@ def epoch_of(number: int, known: bool = True) -> tuple[int, EpochRecord]:
 
 def rows_of(root: Path) -> list[dict[str, Any]]:
     found = QueryBuilder().register("t", DeltaTable(root / "epochs"))
-    return pa.table(found.execute("SELECT * FROM t ORDER BY taken_up_at")).to_pylist()
+    answer = found.execute("SELECT * FROM t ORDER BY taken_up_at")
+    rows: list[dict[str, Any]] = pa.table(answer).to_pylist()
+    return rows
 
 
 def test_a_row_says_what_is_remembered(tmp_path: Path) -> None:

@@ -392,7 +392,8 @@ def test_reports_are_kept_as_tables(tmp_path: Path) -> None:
     def read(name: str) -> list[dict[str, Any]]:
         table = DeltaTable(tmp_path / name)
         found = QueryBuilder().register("t", table).execute("SELECT * FROM t")
-        return pa.table(found).to_pylist()
+        rows: list[dict[str, Any]] = pa.table(found).to_pylist()
+        return rows
 
     signatures = read("signatures")
     assert len(signatures) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_what_could_not_be_synced_is_written_again(
     file = staged_of(NAME, content)
     if act == "verify":
         store.write_file(NAME, content)
-    acts = {
+    acts: dict[str, Callable[[], object]] = {
         "verify": lambda: store.verify(file),
         "fetch": lambda: store.fetch(file, lambda offset: [content[offset:]]),
         "take_in": lambda: store.take_in({NAME: foreign_file(tmp_path, source)}),

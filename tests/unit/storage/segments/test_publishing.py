@@ -41,7 +41,7 @@ from sparktxlog.model.transactions.operation import (
     OperationKind,
 )
 from sparktxlog.protocol.messages.posts import Rejection, Verdict
-from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, StoredEntry, TableEffect
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.queue_table import QueueTable
@@ -487,10 +487,11 @@ def test_to_create_a_table_again_is_no_effect_of_a_segment(tmp_path: Path) -> No
     # The table came into being there with another schema version: one of its name was dropped.
     again = replace(ORDERS, schema_version=3, first_version=3)
     for tables, count in (((1, again),), 1), ((), 0):
-        told = {(at, made.name): made for at, made in tables}
-        segment, _ = build_segment(
-            entries[:1], {"orders": again}, store, lambda first, last, told=told: told
-        )
+
+        def created(first: int, last: int, made: Any = tables) -> dict[tuple[int, str], Any]:
+            return {(at, one.name): one for at, one in made}
+
+        segment, _ = build_segment(entries[:1], {"orders": again}, store, created)
         assert len(segment.effects) == count
         for one in segment.effects:
             assert (one.definition, one.schema_version) == (again, 3)
@@ -530,7 +531,8 @@ def marked(verdict: Rejection | None) -> tuple[list[StoredEntry], PutRun]:
 def test_what_was_prepared_takes_effect_in_the_place_of_the_mark_that_decides() -> None:
     entries, held = marked(None)
     for pieces in ([entries], [entries[:1], entries[1:]], [entries[:2], entries[2:]]):
-        store, effects, rows = TemporaryStore(), [], []
+        store, rows = TemporaryStore(), list[dict[str, Any]]()
+        effects: list[TableEffect] = []
         for piece in pieces:
             segment, table = build_segment(
                 piece, TABLES, store, prepared={b"x" * 16: held.payload}.get
@@ -552,7 +554,7 @@ def test_what_was_prepared_takes_effect_in_the_place_of_the_mark_that_decides() 
 
 def test_what_is_rejected_in_the_end_leaves_no_rows() -> None:
     entries, held = marked(Rejection(index=1, code="conflict", text="no"))
-    segment, rows = build_segment(entries, TABLES, TemporaryStore(), prepared={}.get)
+    segment, rows = build_segment(entries, TABLES, TemporaryStore(), prepared=lambda _: None)
     assert [(effect.first, effect.last) for effect in segment.effects] == [(2, 4)]
     assert rows.column("outcome").to_pylist()[0] == "prepared"
     assert held.payload
@@ -561,4 +563,4 @@ def test_what_is_rejected_in_the_end_leaves_no_rows() -> None:
 def test_a_decision_without_its_container_is_damage() -> None:
     entries, _ = marked(None)
     with pytest.raises(CorruptLogError, match="prepared at position 1 is missing"):
-        build_segment(entries, TABLES, TemporaryStore(), prepared={}.get)
+        build_segment(entries, TABLES, TemporaryStore(), prepared=lambda _: None)

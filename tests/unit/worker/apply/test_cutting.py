@@ -70,7 +70,7 @@ class Queue:
         if path == "/v1/info":
             return {"node_id": "A", "position": 95, "kept_after": self.kept_after}
         assert path == "/v1/queue" and query["after"] >= self.kept_after
-        runs = [
+        runs: list[dict[str, Any]] = [
             {"position": first, "n": min(10, 96 - first), "chain_hash": f"h{first}", "epoch": 3}
             for first in range(1, 96, 10)
         ]

@@ -17,6 +17,7 @@ from tests.support.segments import segment
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.worker.apply import settling
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.settling import settle, undo_torn
@@ -216,11 +217,10 @@ def test_what_is_found_after_a_failure_is_written_once_more(
     os.link(added(table, 3), table.parent / "payload")
     write_deltalake(table, pa.table({"n": [9]}), mode="append")  # no step of ours
     written: list[Path] = []
-    real = settling.rewrite_file
 
     def rewrite(path: Path) -> None:
         written.append(path)
-        real(path)
+        rewrite_file(path)
 
     monkeypatch.setattr(settling, "rewrite_file", rewrite)
     settle(table, 2, 5)

@@ -18,6 +18,7 @@ from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TablePlan, TableStage, plan_batch
+from sparktxlog.worker.apply.merging import StageRows
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
 from sparktxlog.worker.apply.tables import OwnCommit, create_table
 
@@ -63,7 +64,7 @@ def planned(log: LogBuilder) -> tuple[Batch, TablePlan]:
 
 
 def left_to_place(monkeypatch: pytest.MonkeyPatch, files: list[StagedFile]) -> None:
-    monkeypatch.setattr(steps.StageRows, "untouched_files", lambda _: files)
+    monkeypatch.setattr(StageRows, "untouched_files", lambda _: files)
 
 
 def test_files_that_no_upsert_concerns_are_placed_after_the_merge(
@@ -100,7 +101,7 @@ def test_a_merge_without_rows_is_left_out(tmp_path: Path, monkeypatch: pytest.Mo
     log.transaction().delete_where("t", "id = 5", lambda row: row == (5,))
     log.publish()
     batch, plan = planned(log)
-    monkeypatch.setattr(steps.StageRows, "_touched_pieces", lambda _: ())
+    monkeypatch.setattr(StageRows, "_touched_pieces", lambda _: ())
     made = Recorder(log, tmp_path / "lake")
     made.apply(batch, plan, TableProgress(definition=TABLE), {})
     assert made.made[1:] == [(StepKind.CLEAR, 0, False), (StepKind.PLACE, 2, True)]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -372,7 +373,7 @@ def test_a_vacuum_meanwhile_makes_it_take_a_newer_batch(
 def drop_table(lake: Lake, position: int) -> None:
     """Put a directory into the attic, as if it were that of the table."""
     (directory := lake.path / "gone").mkdir()
-    said = {"table": "t", "mark": str(position), "why": "dropped"}
+    said: dict[str, Any] = {"table": "t", "mark": str(position), "why": "dropped"}
     Attic.of_lake(lake.path).put(directory, kind=Kind.DROPPED, **said)
 
 

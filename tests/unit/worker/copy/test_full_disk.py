@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
@@ -144,13 +145,9 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     pending = PendingCopy(copy_id="c", started_at=0, forced=True, suspect=True)
     state = ReplicaState(worker_id="w", log_id="l", copying=pending)
     fetcher = Fetcher(tmp_path / "staged", room)
+    session: Any = None
     made = CopyStager(
-        None,
-        tmp_path,
-        state,
-        fetcher,
-        lease,
-        CopyOptions(verify=False),  # type: ignore[arg-type]
+        session, tmp_path, state, cast(Any, fetcher), lease, CopyOptions(verify=False)
     )
     return made, fetcher
 

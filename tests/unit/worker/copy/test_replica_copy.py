@@ -26,7 +26,6 @@ from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, O
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
-from sparktxlog.worker.copy import replica_copy as copying
 from sparktxlog.worker.copy import swap
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.layout import Way
@@ -355,8 +354,8 @@ def test_writers_that_never_rest_end_the_copy_and_lose_nothing(
     monkeypatch.setattr(swap, "LogTransaction", restless)
     with pytest.raises(CopyConflictError, match="the one that was examined is"):
         site.copy()
-    assert len(site.exported) == copying.SWAP_ATTEMPTS - 1
-    assert newest_commit(site.table) == copying.SWAP_ATTEMPTS
+    assert len(site.exported) == swap.SWAP_ATTEMPTS - 1
+    assert newest_commit(site.table) == swap.SWAP_ATTEMPTS
     monkeypatch.setattr(swap, "LogTransaction", begin)
     site.copy()
     site.check_swapped_upon_the_exported()

@@ -14,7 +14,7 @@ import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.errors import InvalidRequestError, TransportError
-from sparktxlog.model.report import Recount
+from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.worker.apply.batches import Batch, plan_batch
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.replica import applier, replica_driver
@@ -127,6 +127,7 @@ def test_a_lake_is_that_of_one_site(node: Node, directory: ReplicaDirectory) -> 
     assert directory.load().worker_id == former and node.reports == []
     assert worker(node, directory, takes_lake=True).run_once().position == END
     report = node.reports[-1]
+    assert isinstance(report, OwnReport)
     assert report.worker_id != former and report.lake == str(node.lake)
     assert (directory.load().node_id, directory.load().worker_id) == ("a", report.worker_id)
     # From then on it is.
@@ -175,8 +176,8 @@ def test_a_forced_copy_without_a_donor_ends_with_the_node_s_reason(
     node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = Mock(side_effect=TransportError("no donor is reached"))
-    monkeypatch.setattr(applier, "ReplicaCopy", lambda *_, **__: copy)
     copy = Mock(request=refused, state=ReplicaState(worker_id="w"), in_place=False)
+    monkeypatch.setattr(applier, "ReplicaCopy", lambda *_, **__: copy)
     with pytest.raises(TransportError, match="no donor is reached"):
         worker(node, directory, copies=CopyOptions(forced=True)).catch_up()
     assert (copy.back_up.call_count, refused.call_count, copy.close.call_count) == (1, 4, 1)

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
 from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.delta.live_files import live_files
 from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
@@ -63,16 +64,15 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out(
     # That another one of its name was dropped before says nothing.
     (lake / "before").mkdir()
     drop(lake / "before", "3")
-    real = verify.live_files
 
     def dropping(*arguments: Any) -> Any:
-        found = real(*arguments)
+        found = live_files(*arguments)
         drop(lake / "t", "7")
         return found
 
     monkeypatch.setattr(verify, "live_files", dropping)
     assert counted(lake) is None
-    monkeypatch.setattr(verify, "live_files", real)
+    monkeypatch.setattr(verify, "live_files", live_files)
     Attic.of_lake(lake).place(Kind.DROPPED, "t", "7").rename(lake / "t")
     for file in (lake / "t").glob("*.parquet"):
         file.unlink()
@@ -82,7 +82,7 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out(
 def test_a_file_that_cannot_be_decoded_is_damage_and_named(
     lake: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    name, size = next(iter(verify.live_files(lake / "t", 1).sizes.items()))
+    name, size = next(iter(live_files(lake / "t", 1).sizes.items()))
     # Footer and size are as they were; the pages are not.
     with (lake / "t" / name).open("r+b") as file:
         file.seek(4)
