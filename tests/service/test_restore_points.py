@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.service.local_nodes import cluster, until
 from tests.service.test_replica_routes import create
+from tests.support.command_line import invoke
 
 from sparktxlog import Client
 from sparktxlog.api.reading.restore_points import (
@@ -60,5 +63,38 @@ def test_both_sites_have_one_position_for_a_name(tmp_path: Path) -> None:
         assert named_point(at_b.get, "y") in points
         with pytest.raises(NotFoundError, match="'x'"):
             named_point(at_b.get, "x")
+
+    asyncio.run(main())
+
+
+def test_the_commands_make_list_and_delete_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(url: str) -> None:
+        def told(command: str, *arguments: str, code: int = 0) -> str:
+            given = ("restore-point", command, *arguments, "--url", url)
+            assert invoke(monkeypatch, *given) == code
+            return capsys.readouterr().out
+
+        def found(command: str, *arguments: str) -> Any:
+            # Lines of the node's log may stand before it.
+            return json.loads(told(command, *arguments, "--json").splitlines()[-1])
+
+        assert found("list") == []
+        made = found("create", "x", "--note", "before the move")
+        assert (made["name"], made["note"]) == ("x", "before the move")
+        assert "Restore point y is position" in told("create", "y")
+        told("create", "x", code=1)
+        assert [point["name"] for point in found("list")] == ["x", "y"]
+        shown = told("list")
+        assert "before the move" in shown and str(made["position"]) in shown
+        assert found("delete", "x") == {"deleted": "x"}
+        told("delete", "x", code=1)
+        assert "Restore point y is deleted." in told("delete", "y")
+        assert found("list") == []
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            await asyncio.to_thread(work, nodes["A"].config.master_url)
 
     asyncio.run(main())

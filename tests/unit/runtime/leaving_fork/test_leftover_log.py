@@ -1,0 +1,62 @@
+"""A journal is new, and next to it is the rest of a log: that is found, and said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.config import NodeConfig, load_config
+from sparktxlog.errors import CorruptLogError
+from sparktxlog.runtime.leaving_fork.leftover_log import (
+    find_remains,
+    journal_lost,
+    read_replica_state,
+)
+
+
+def config_of(root: Path, more: dict[str, str] | None = None) -> NodeConfig:
+    found = {"node-id": "A", "master-url": "http://127.0.0.1:1", "data-dir": str(root)}
+    return load_config(None, found | (more or {}), {})
+
+
+def put(path: Path, text: str = "x") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_nothing_is_found_where_no_log_was(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert find_remains(config) == []
+    # What came in and was committed nowhere is no part of a log.
+    put(config.payload_dir / ".incoming" / "half")
+    put(config.lake_dir / "_sparktxlog" / "state.json", '{"worker_id": "w"}')
+    assert find_remains(config) == []
+
+
+def test_each_part_of_a_log_is_named(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    queue = config.data_dir / "log" / "synchronized_queue"
+    put(queue / "part-0.parquet")
+    put(config.payload_dir / "0a" / "t" / "part-0.parquet")
+    state = {"worker_id": "w", "position": 1_234, "tables": {}}
+    put(config.lake_dir / "_sparktxlog" / "state.json", json.dumps(state))
+    found = find_remains(config)
+    assert found == [
+        f"rows in {queue}",
+        f"files in {config.payload_dir}",
+        f"a replica at position 1,234 in {config.lake_dir}",
+    ]
+    alone = journal_lost(config, found)
+    assert all(part in str(alone) for part in found) and "journal.sqlite is new" in str(alone)
+    peer = {"peer.1.id": "B", "peer.1.url": "http://127.0.0.1:2", "cluster-secret": "s" * 16}
+    peers = journal_lost(config_of(tmp_path, peer), found)
+    assert "peer force" in peers.hint and "peer force" not in alone.hint
+
+
+@pytest.mark.parametrize("text", ["{", '{"position": 3}'])
+def test_a_state_that_cannot_be_read_is_damage(tmp_path: Path, text: str) -> None:
+    put(tmp_path / "_sparktxlog" / "state.json", text)
+    with pytest.raises(CorruptLogError, match=r"state\.json cannot be read"):
+        read_replica_state(tmp_path)
