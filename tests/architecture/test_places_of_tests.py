@@ -25,6 +25,7 @@ MIRRORED = (
     "service",
     "storage",
     "transport",
+    "worker",
 )
 #: Statements of all functions of a module from which on there is something to test.
 LOGIC = 10
@@ -137,6 +138,28 @@ ELSEWHERE = {
     "transport/exchange.py": "unit/transport/test_peer_link_posts.py",
     "transport/node_certificate.py": "service/test_tls.py",
     "transport/peer_link.py": "unit/transport/test_peer_link_posts.py",
+    "worker/apply/deltalog.py": "spark/worker/test_apply.py",
+    "worker/apply/fold.py": "spark/worker/test_apply.py",
+    "worker/apply/merging.py": "unit/worker/apply/test_steps.py",
+    "worker/apply/observing.py": "spark/worker/test_signatures.py",
+    "worker/apply/signatures.py": "spark/worker/test_signatures.py",
+    "worker/apply/worker_session.py": "spark/worker/test_verify.py",
+    "worker/backup/image_store.py": "unit/worker/backup/test_imaging.py",
+    "worker/backup/restoring.py": "unit/worker/backup/test_imaging.py",
+    "worker/commit_tables/delta_reading.py": "spark/catalog/test_adopted_tables.py",
+    "worker/commit_tables/table_adoption.py": "service/test_adoption.py",
+    "worker/commit_tables/table_release.py": "service/test_adoption.py",
+    "worker/commit_tables/table_upkeep.py": "spark/catalog/test_upkeep.py",
+    "worker/commit_tables/twin_drafts.py": "spark/catalog/test_several_tables.py",
+    "worker/copy/donor_fetcher.py": "unit/files/test_donor_fetcher.py",
+    "worker/copy/staging.py": "unit/worker/copy/test_full_disk.py",
+    "worker/copy/swap.py": "unit/worker/copy/test_replica_copy.py",
+    "worker/repair/repairing.py": "spark/worker/test_repair.py",
+    "worker/repair/table_quarantine.py": "unit/worker/copy/test_replica_copy.py",
+    "worker/replica/local_replica.py": "unit/worker/replica/test_applier.py",
+    "worker/replica/source.py": "contract/test_log_source.py",
+    "worker/verify/histories.py": "unit/worker/verify/test_comparing.py",
+    "worker/verify/table_verification.py": _VERIFIED,
 }
 #: Test modules that are named after what several modules do together, or after a file of conf/.
 OF_SEVERAL = {
