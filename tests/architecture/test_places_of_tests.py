@@ -10,6 +10,7 @@ from tests.architecture.source_tree import PACKAGE, ROOT, functions_of, package_
 UNIT = ROOT / "tests" / "unit"
 #: Rooms whose modules have a test module of their name.
 MIRRORED = (
+    "api",
     "attic",
     "catchup",
     "cli",
@@ -36,6 +37,34 @@ _CATALOG = "service/test_catalog_api.py"
 _VERIFIED = "service/test_verified_tables.py"
 #: Modules that are tested with others, or at a larger piece: module → where.
 ELSEWHERE = {
+    "api/adopting/row_adoption.py": "spark/adopting/test_row_adoption.py",
+    "api/adopting/row_release.py": "spark/adopting/test_row_adoption.py",
+    "api/adopting/source_table.py": "spark/adopting/test_row_adoption.py",
+    "api/adopting/table_follower.py": "spark/adopting/test_following.py",
+    "api/adopting/version_changes.py": "spark/adopting/test_following.py",
+    "api/client.py": "service/test_client_api.py",
+    "api/inline_worker.py": "spark/api/test_commit.py",
+    "api/jobs/adoption_job.py": "spark/catalog/test_adopted_tables.py",
+    "api/jobs/job.py": "contract/test_job_exits.py",
+    "api/jobs/job_options.py": "contract/test_job_exits.py",
+    "api/jobs/replica_jobs.py": "spark/copying/test_jobs.py",
+    "api/jobs/upkeep.py": "spark/catalog/test_upkeep.py",
+    "api/log_client.py": "service/test_client_api.py",
+    "api/reading/replica_snapshot.py": "spark/worker/test_snapshots.py",
+    "api/reading/restore_point_reading.py": "spark/api/test_sql_views.py",
+    "api/reading/restore_points.py": "service/test_restore_points.py",
+    "api/reading/sql_views.py": "spark/api/test_sql_views.py",
+    "api/reading/state_frames.py": "spark/api/test_commit.py",
+    "api/site_session.py": "unit/api/test_connect.py",
+    "api/staging/frame_staging.py": "spark/api/test_commit.py",
+    "api/staging/shared_store.py": "spark/api/test_commit.py",
+    "api/staging/staged_append.py": "unit/api/staging/test_executor_uploads.py",
+    "api/streams/foreach_batch.py": "spark/api/test_streams.py",
+    "api/streams/reader.py": "spark/api/test_streams.py",
+    "api/writing/batches_of_transactions.py": "spark/api/test_grouped.py",
+    "api/writing/merge.py": "spark/api/test_merge.py",
+    "api/writing/operations.py": "spark/api/test_commit.py",
+    "api/writing/transaction.py": "spark/api/test_commit.py",
     "cli/commands/checkpoint_commands.py": "unit/storage/test_stream_checkpoints.py",
     "cli/commands/definition_commands.py": "service/test_definition_commands.py",
     "cli/commands/job_commands.py": "contract/test_job_exits.py",
