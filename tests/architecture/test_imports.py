@@ -328,17 +328,14 @@ _PLACES_FILES = {
     "sparktxlog.delta.checkpoints",
     "sparktxlog.delta.commit_files",
     "sparktxlog.storage.commit_tables.table_places",
-    "sparktxlog.storage.commit_tables.twin",
     "sparktxlog.storage.journal.journal",
     "sparktxlog.storage.log_tables.quarantine_table",
     "sparktxlog.storage.payloads.local_store",
-    "sparktxlog.worker.apply.placing",
     "sparktxlog.worker.backup.commit_table_images",
-    "sparktxlog.worker.backup.image_store",
-    "sparktxlog.worker.backup.restoring",
-    "sparktxlog.worker.commit_tables.table_adoption",
+    "sparktxlog.worker.backup.imaging",
     "sparktxlog.worker.copy.swap",
     "sparktxlog.worker.repair.table_quarantine",
+    "sparktxlog.worker.tables.table_adoption",
 }
 _PLACING = {"link", "rename", "replace", "fsync"}
 
