@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path
+from sparktxlog.delta.log_files import commit_path, log_of
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.storage.durability import link_or_copy, storage_error, sync_file
 from sparktxlog.storage.foreign_files import Linked, foreign_file
@@ -90,6 +90,16 @@ def commit_by_hand(
         raise FileExistsError(errno.EEXIST, "somebody else committed this version", str(path))
     if place is Linked.EQUAL:
         sync_file(path)
+
+
+def drop_unfinished(table: Path) -> None:
+    """Remove what killed writers left of commits that got no name; no other writer may be there.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    for path in log_of(table).glob(f".{'[0-9a-f]' * 32}.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def commit_bytes(table: Path, version: int) -> bytes:

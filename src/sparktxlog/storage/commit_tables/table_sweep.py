@@ -28,7 +28,7 @@ from sparktxlog.delta.commit_contents import files_of_removed, read_commit_file
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import STAGED_COMMITS
 from sparktxlog.errors import StagedCommitError
-from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS, TRANSACTION_TWINS
 from sparktxlog.storage.durability import read_whole, storing, sync_directory
 from sparktxlog.storage.foreign_files import INCOMING
@@ -45,7 +45,6 @@ RETENTION, _RETENTION = "delta.deletedFileRetentionDuration", "interval 1 week"
 _UNITS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 _PART = re.compile(rf"(\d+)\s+({'|'.join(_UNITS)})s?")
 _STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9a-f-]{36}\.json")
-_UUID_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Where Delta keeps the changes of rows.
 _CDF = "_change_data"
 #: Where a file says since when a directory has no table, below the root.
@@ -131,7 +130,7 @@ def unused_directories(
     """
     marks, found = root / _UNUSED, []
     for directory in sorted(root.iterdir()) if root.is_dir() else ():
-        if not _UUID_NAME.fullmatch(directory.name):
+        if not UUID_NAME.fullmatch(directory.name):
             continue
         mark = marks / directory.name
         with storing(mark):

@@ -25,7 +25,7 @@ from deltalake import Schema
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.delta.checkpoints import drop_torn
 from sparktxlog.delta.classic_checkpoints import write_classic
-from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
+from sparktxlog.delta.commit_files import commit_by_hand, drop_unfinished, lowest_torn
 from sparktxlog.delta.log_files import commit_path, commits_in, log_of
 from sparktxlog.delta.log_segments import read_version
 from sparktxlog.delta.log_state import LogState
@@ -379,8 +379,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
                     path.unlink()
             undone.extend(torn)
         drop_torn(directory)
-        for path in log.glob(".*.tmp"):  # of a commit that was killed
-            path.unlink()
+        drop_unfinished(directory)
         sync_directory(log)
     return sorted(undone)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparktxlog.delta.checkpoints import drop_torn, files_to_sync, forget_last, last_checkpoint
-from sparktxlog.delta.commit_files import lowest_torn, read_actions
+from sparktxlog.delta.commit_files import drop_unfinished, lowest_torn, read_actions
 from sparktxlog.delta.log_files import commit_path, log_of
 from sparktxlog.storage.durability import rewrite_file, sync_directory, sync_file, sync_parents
 from sparktxlog.worker.apply.batches import Batch
@@ -65,6 +65,7 @@ def undo_torn(table: Path, recorded: int, log_id: str, batch: Batch | None, name
     """Remove all versions after the recorded one if a power cut tore one; return them.
 
     If none is torn they stay; torn checkpoints and checksums, which are not needed, are removed.
+    So is what killed workers left of commits without a name.
 
     Args:
         batch: The batch under way, whose commits are expected; None = none are.
@@ -73,6 +74,7 @@ def undo_torn(table: Path, recorded: int, log_id: str, batch: Batch | None, name
         DivergedError: Another writer made a whole one: nothing is removed (definite).
     """
     log = log_of(table)
+    drop_unfinished(table)
     found = sorted(_unsettled(log, recorded), reverse=True) if log.is_dir() else []
     if not found:
         return []

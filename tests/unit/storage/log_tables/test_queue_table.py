@@ -303,7 +303,7 @@ def test_replaced_files_stay_for_their_readers(
     for i in range(1, 4):
         queue.append(rows_of(i, i))
     (table / "part-left.parquet").write_bytes(b"of an attempt that was killed")
-    (table / "_delta_log" / ".left.tmp").write_bytes(b"of another one")
+    (table / "_delta_log" / f".{'1e' * 16}.tmp").write_bytes(b"of another one")
     queue.maintain()
     assert len(list(table.glob("*.parquet"))) == 4
     queue = QueueTable(tmp_path, "l")  # which reads from the checkpoint when they were replaced

@@ -99,6 +99,16 @@ def commit_gone(version: int, torn: int, tear: Tear) -> bool:
     return version != torn or tear is not Path.unlink
 
 
+def test_what_a_killed_writer_left_without_a_name_goes(table: Path) -> None:
+    log = commit_path(table, 0).parent
+    ours, others = log / f".{'0a' * 16}.tmp", log / f".{commit_path(table, 1).name}.1b2c.tmp"
+    for left in (ours, others):
+        left.write_text("{")
+    assert undo(table) == []
+    assert not ours.exists() and others.exists(), "Spark looks after its own"
+    assert rows(table) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("tear", [cut, blank, empty, Path.unlink])
 @pytest.mark.parametrize("version", [2, 4])
 def test_a_torn_data_file_does_so_as_well(table: Path, version: int, tear: Tear) -> None:
