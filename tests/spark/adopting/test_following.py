@@ -67,7 +67,11 @@ def check_equal(spark: SparkSession, sites: TwoSites, name: str, table: str) -> 
             "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
             id="vectors",
         ),
-        pytest.param("TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')", id="files"),
+        pytest.param(
+            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')",
+            id="files",
+            marks=pytest.mark.repeated,
+        ),
         pytest.param("TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')", id="feed"),
     ],
 )
