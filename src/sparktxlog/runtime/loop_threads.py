@@ -35,6 +35,8 @@ _log = structlog.get_logger("sparktxlog.files")
 STUCK_S = 30.0
 #: Seconds between two looks; after so long without progress another thread is started.
 _LOOK_S = 1.0
+#: Looks that are missing if the process itself stood still: paused, or with a machine that slept.
+_MISSED_LOOKS = 10
 #: Most threads, whatever hangs.
 _MOST_THREADS = 64
 _Job = tuple[asyncio.Future[Any], Callable[..., Any], tuple[Any, ...]]
@@ -158,6 +160,12 @@ class _Work:
         """Return for how long it has made no progress, seconds."""
         return now - (self.asked if self.progress is None else self.progress.at)
 
+    def begin_again(self, now: float) -> None:
+        """Count from now on: until now it could make no progress."""
+        self.asked = now
+        if self.progress is not None:
+            self.progress.at = now
+
     def concerns(self, place: str) -> bool:
         """Return whether it hangs at a place, or below it."""
         path = Path(self.place if self.progress is None else self.progress.path)
@@ -187,6 +195,7 @@ class FileThreads:
         self._places: defaultdict[str, _Place] = defaultdict(_Place)
         self._begun: set[_Work] = set()
         self._look: asyncio.TimerHandle | None = None
+        self._looked = 0.0
 
     def run(self, place: str | Path, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Do work in a thread; what is cancelled before it begins is not done.
@@ -208,6 +217,7 @@ class FileThreads:
         else:
             self._begin(one, found)
         if self._look is None and self._begun:
+            self._looked = time.monotonic()
             self._look = loop.call_later(_LOOK_S, self._look_at_all)
         return one.future
 
@@ -257,6 +267,11 @@ class FileThreads:
         """Find work without progress, and start threads for what waits after it."""
         loop, now = asyncio.get_running_loop(), time.monotonic()
         self._look = loop.call_later(_LOOK_S, self._look_at_all) if self._begun else None
+        if now - self._looked > _MISSED_LOOKS * _LOOK_S:
+            for one in self._begun:
+                if not one.is_stuck:
+                    one.begin_again(now)
+        self._looked = now
         slow = [one for one in self._begun if one.idle_s(now) >= _LOOK_S]
         held = sum(one.progress is not None for one in slow)
         self._threads.allow(min(self._most + held, _MOST_THREADS))

@@ -125,6 +125,22 @@ def test_a_place_that_hangs_holds_some_threads_and_is_named(
     asyncio.run(main())
 
 
+def test_a_process_that_stood_still_blames_no_place(soon: None) -> None:
+    """It was paused, or its machine slept: the first look after that finds nothing that hangs."""
+
+    async def main() -> None:
+        threads, gate = FileThreads(2, "t"), threading.Event()
+        waits = threads.run("/a/t", gate.wait, 10)
+        time.sleep(1.2)
+        await asyncio.sleep(0.2)
+        assert not threads.hangs_at("/a/t")
+        gate.set()
+        assert await waits
+        threads.close()
+
+    asyncio.run(main())
+
+
 def test_many_places_that_hang_leave_threads_for_others(soon: None, pipe: tuple[int, int]) -> None:
     async def main() -> None:
         threads = FileThreads(4, "t", 2)
