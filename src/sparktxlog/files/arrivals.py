@@ -210,8 +210,8 @@ class Arrivals:
             held = os.fstat(target).st_size
             if offset == held:
                 held = self._fill(file, target, part, held)
-                if held == file.size_bytes:
-                    self._put_in_place(file, replaces=False)
+            if held == file.size_bytes:  # perhaps from before a kill or a full disk
+                self._put_in_place(file, replaces=False)
         return held
 
     @contextmanager

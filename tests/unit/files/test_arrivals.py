@@ -148,6 +148,16 @@ def test_an_upload_goes_on_wherever_it_was_cut(place: Arrivals, cut: int) -> Non
     assert place.receive_part(file, [content[cut:]], cut) == len(content)
 
 
+def test_an_upload_that_was_killed_before_it_had_its_place_gets_it(place: Arrivals) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+    with pytest.raises(ConnectionError):
+        place.fetch(file, Sender(content, breaks_at=len(content)))
+    # The sender knows of no byte, and asks.
+    assert place.receive_part(file, [], 0) == len(content)
+    assert Path(place.path(NAME)).read_bytes() == content
+
+
 @pytest.mark.parametrize("wrong", [parquet_bytes()[:-1] + b"!", parquet_bytes() + b"!"])
 def test_an_upload_of_other_bytes_leaves_nothing(place: Arrivals, wrong: bytes) -> None:
     content = parquet_bytes()
