@@ -129,6 +129,7 @@ class TableFetcher:
             StorageError: The disk fails.
         """
         links, wanted = tuple(self._base.links.values()), _Wanted(version, file)
+        await self._on_files(uuid, self.staging.doubt, uuid, file)
         if file.path == commit_file_name(version):
             await self._get_commit(wanted, links, uuid)
             await self._on_files(uuid, self.staging.publish, uuid, [(version, file)])

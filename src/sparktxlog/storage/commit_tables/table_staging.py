@@ -51,6 +51,11 @@ class TableStaging:
             self._places.set_aside(uuid, file.path)
         return self._missing(uuid, file, place)
 
+    def doubt(self, uuid: str, file: StagedFile) -> None:
+        """Make the next look at a file in its place read its bytes: they may have decayed."""
+        arrivals = self._places.arrivals
+        arrivals.forget(arrivals.root / uuid / file.path)
+
     def _missing(self, uuid: str, file: StagedFile, place: StagedFile) -> StagedFile | None:
         """Return the place of a file, None if it is there, perhaps taken from here."""
         arrivals = self._places.arrivals
