@@ -7,6 +7,7 @@ written, is restored to any site of its log, and may be restored over what is th
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,7 +142,9 @@ def restore_commit_tables(
 
 
 def _is_there(place: Path, staged: Path) -> bool:
-    """Return whether a file is there already: then it is the one that is staged.
+    """Return whether a file is there already, with the bytes of the one that is staged.
+
+    A node may have brought it after an earlier restore staged its own.
 
     Raises:
         InvalidRequestError: Another one is (definite).
@@ -149,7 +152,8 @@ def _is_there(place: Path, staged: Path) -> bool:
     with storing(place):
         if not os.path.lexists(place):
             return False
-        if place.samefile(staged):
+        is_same = place.samefile(staged) or filecmp.cmp(place, staged, shallow=False)
+        if is_same and not place.is_symlink():
             return True
     raise InvalidRequestError(
         f"{place} is another file than the image has",

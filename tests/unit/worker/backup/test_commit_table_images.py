@@ -100,6 +100,11 @@ def test_a_restored_table_is_the_one_that_was_backed_up(
         restore_commit_tables(store, image, root)
     # Nothing is overwritten, and nothing else is written.
     assert foreign.read_bytes() == b"else" and not gone.exists()
+    # Its node fetches the right one, while what was staged is still there.
+    foreign.unlink()
+    foreign.write_bytes((table.directory / kept.files[-1].path).read_bytes())
+    assert restore_commit_tables(store, image, root) == (1, 5)
+    assert not (root / "_sparktxlog" / "copies" / "one").exists()
 
 
 def test_their_files_are_verified_and_kept(site: tuple[Lake, StagedTable], tmp_path: Path) -> None:
