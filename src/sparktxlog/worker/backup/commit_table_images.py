@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
-from sparktxlog.delta.log_files import newest_version
+from sparktxlog.delta.log_files import commits_in, is_in_log, newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
+from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
 from sparktxlog.storage.durability import storing, sync_parents
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 
@@ -52,7 +53,9 @@ def commit_tables_below(
     else:
         names = sorted(path.name for path in root.glob("*")) if root.is_dir() else []
         found = (
-            (one, "", newest_version(root / one, -1)) for one in names if UUID_NAME.fullmatch(one)
+            (one, "", newest_version(root / one, min(commits_in(root / one), default=-1)))
+            for one in names
+            if UUID_NAME.fullmatch(one)
         )
     return [
         KeptCommitTable(directory=root / uuid, uuid=uuid, name=name, version=version)
@@ -75,17 +78,24 @@ def commit_table_files(table: KeptCommitTable) -> dict[str, int | None]:
         path = commit_file_name(version)
         try:
             with storing(table.directory / path):
-                content = read_commit_file((table.directory / path).read_bytes())
+                content = read_commit_file(place_of(table.directory, path).read_bytes())
         except StagedCommitError as error:
             raise _unfit(table, f"version {version} cannot be read: {error.message}") from error
         live.follow(content)
         files |= {file.path: file.size if file.is_exact else None for file in content.files}
         files[path] = None
-    for path in [path for path in files if not (table.directory / path).exists()]:
+    for path in [path for path in files if not place_of(table.directory, path).exists()]:
         if path in live.needed:
             raise _unfit(table, f"file {path!r} is missing")
         del files[path]
     return files
+
+
+def place_of(directory: Path, path: str) -> Path:
+    """Return where a file of a table is: a commit that Delta cleaned up has its second name."""
+    place = directory / path
+    kept = directory.parent / KEPT_COMMITS / directory.name / place.name
+    return kept if is_in_log(path) and not place.exists() and kept.exists() else place
 
 
 def _unfit(table: KeptCommitTable, problem: str) -> StorageError:

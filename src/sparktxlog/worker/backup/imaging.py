@@ -28,7 +28,11 @@ from sparktxlog.files.fetch import Progress
 from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
 from sparktxlog.files.selection import is_file
 from sparktxlog.files.tasks import hash_chunks
-from sparktxlog.worker.backup.commit_table_images import KeptCommitTable, commit_table_files
+from sparktxlog.worker.backup.commit_table_images import (
+    KeptCommitTable,
+    commit_table_files,
+    place_of,
+)
 from sparktxlog.worker.backup.image_store import (
     CHUNK_BYTES,
     Image,
@@ -203,7 +207,7 @@ class _Backup:
         }
         wanted |= {table.directory: commit_table_files(table) for table in self._commit_tables}
         total = sum(
-            (directory / path).stat().st_size
+            place_of(directory, path).stat().st_size
             for directory, files in wanted.items()
             for path in files
         )
@@ -253,7 +257,7 @@ class _Backup:
 
     def _keep(self, directory: Path, path: str, recorded: int | None) -> ImageFile:
         """Store a file, unless the image before or a killed backup did; return what it is."""
-        file, table = directory / path, directory.name
+        file, table = place_of(directory, path), directory.name
         found = file.stat()
         size, modified_at = found.st_size, found.st_mtime_ns // 1000
         if recorded is not None and recorded != size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.support.delta_writer import FEATURES, StagedTable, info_of, lines_of
 from tests.support.image_lake import Lake, stored_files
 
 from sparktxlog.errors import CorruptLogError, InvalidNameError, InvalidRequestError, StorageError
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.worker.backup.commit_table_images import (
     KeptCommitTable,
     commit_table_files,
@@ -142,6 +144,25 @@ def test_which_tables_and_versions_are_taken(site: tuple[Lake, StagedTable]) -> 
     assert (found.uuid, found.name, found.version) == (table.table_id, "", 2)
     (shown,) = commit_tables_below(root, {table.table_id: ("s.t", 1)})
     assert (shown.name, shown.version) == ("s.t", 1)
+
+
+def test_commits_that_delta_cleaned_up_are_taken_by_their_second_name(
+    site: tuple[Lake, StagedTable], tmp_path: Path
+) -> None:
+    _, table = site
+    before = files_of(table.directory)
+    TablePlaces(table.directory.parent).keep_commits(table.table_id, None)
+    for version in (0, 1):
+        table.published(version).unlink()
+    store = ImageStore(tmp_path / "images")
+    image = backed_up(site, store, "one")
+    assert [kept.version for kept in image.commit_tables.values()] == [2]
+    restore_commit_tables(store, image, tmp_path / "restored")
+    assert files_of(tmp_path / "restored" / table.table_id) == before
+    # Neither is one left out that has no second name of them.
+    shutil.rmtree(table.directory.parent / ".commits")
+    with pytest.raises(StorageError):
+        backed_up(site, store, "two")
 
 
 def test_a_damaged_table_is_refused(site: tuple[Lake, StagedTable], tmp_path: Path) -> None:
