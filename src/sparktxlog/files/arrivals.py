@@ -121,10 +121,12 @@ class Arrivals:
 
     def has(self, file: StagedFile) -> bool:
         """Return whether a file with this name and size is here."""
-        try:
-            status = Path(self.path(file.path)).stat()
-        except FileNotFoundError:
-            return False
+        path = Path(self.path(file.path))
+        with storing(path):
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
         return stat.S_ISREG(status.st_mode) and status.st_size == file.size_bytes
 
     def holds(self, file: StagedFile) -> bool:
@@ -171,7 +173,7 @@ class Arrivals:
         Raises:
             ManifestMismatchError: The bytes are another file; none are kept (definite).
             BusyError: Another transfer of the same file is under way (definite).
-            DiskFullError: No space left; received bytes are kept (definite).
+            DiskFullError, StorageError: The disk is full, or fails; received bytes are kept.
         """
         if self.has(file):
             try:
@@ -201,7 +203,7 @@ class Arrivals:
             ManifestMismatchError: They are another file, and none are kept; or another file has
                 that name (definite).
             BusyError: Another part of the same file is being taken (definite).
-            DiskFullError: No space left; bytes taken before are kept (definite).
+            DiskFullError, StorageError: The disk is full, or fails; bytes taken before are kept.
         """
         if Path(self.path(file.path)).exists():
             self.verify(file)
@@ -245,7 +247,8 @@ class Arrivals:
         """
         partial, final = self._partial(file), Path(self.path(file.path))
         try:
-            self._check(file, partial)
+            with storing(partial):
+                self._check(file, partial)
         except ManifestMismatchError:
             partial.unlink()
             raise

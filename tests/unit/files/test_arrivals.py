@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 from tests.support.storage_samples import parquet_bytes, staged_of
 
-from sparktxlog.errors import BusyError, InvalidNameError, ManifestMismatchError
+from sparktxlog.errors import BusyError, InvalidNameError, ManifestMismatchError, StorageError
+from sparktxlog.files import arrivals
 from sparktxlog.files.arrivals import Arrivals
 
 NAME = "0a0a/orders/part-0.parquet"
@@ -188,3 +190,20 @@ def test_no_upload_takes_the_place_of_another_file(
             place.receive_part(theirs, [second], 0)
         assert caught.value.definite and NAME in str(caught.value)
     place.verify(mine)
+
+
+def test_a_disk_that_fails_is_said_in_the_projects_words(
+    place: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = parquet_bytes()
+    file, below = staged_of(NAME, content), staged_of(f"{NAME}/x", content)
+    unreadable = OSError(errno.EIO, "the disk fails")
+    monkeypatch.setattr(arrivals, "digest_of", lambda *_: (_ for _ in ()).throw(unreadable))
+    with pytest.raises(StorageError, match="the disk fails"):
+        place.fetch(file, Sender(content))
+    monkeypatch.undo()
+    place.fetch(file, nobody)
+    # The directory of another file is this one.
+    assert not place.has(below)
+    with pytest.raises(StorageError):
+        place.fetch(below, Sender(content))
