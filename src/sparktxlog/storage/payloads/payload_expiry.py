@@ -139,7 +139,7 @@ class PayloadExpiry:
         if unfinished_s is not None:
             before = max(before, time() - unfinished_s)
         for entry in _entries(self._root / INCOMING):
-            if entry.stat(follow_symlinks=False).st_mtime < before:
+            if self._is_old(entry, before):
                 removed += self._unlink(Path(entry.path))
         if removed:
             _log.info("files that no transaction names were removed", count=removed)
@@ -151,7 +151,7 @@ class PayloadExpiry:
                 found.stat(follow_symlinks=False).st_mtime < before for found in _walk(entry)
             )
         except FileNotFoundError:
-            return False  # a job is at work there
+            return False  # somebody is at work there
 
     def _in_submit(self, entry: os.DirEntry[str]) -> bool:
         return any(

@@ -29,6 +29,7 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 from sparktxlog.storage.log_tables.queue_table import QueueTable
+from sparktxlog.storage.payloads import payload_expiry
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.payloads.payload_expiry import PayloadExpiry, named_files, size_of
 
@@ -131,6 +132,23 @@ def test_files_of_a_submit_under_way_are_left_alone(store: LocalPayloadStore) ->
     put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
     store.verify(staged_of("tx9/t/part-0.parquet", parquet_bytes()))
     assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 0
+
+
+def test_a_transfer_that_ends_meanwhile_is_no_failure(
+    store: LocalPayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, ".incoming/dead", age_s=9 * DAY_S)
+    put(store, ".incoming/live")
+    listed = payload_expiry._entries
+
+    def ended(directory: Path) -> list[os.DirEntry[str]]:
+        found = listed(directory)
+        if directory.name == ".incoming":
+            (directory / "live").unlink()  # it has its place now
+        return found
+
+    monkeypatch.setattr(payload_expiry, "_entries", ended)
+    assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 1
 
 
 def test_inline_files_go_by_the_positions_in_their_names(store: LocalPayloadStore) -> None:
