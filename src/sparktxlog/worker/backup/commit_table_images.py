@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,12 @@ from sparktxlog.delta.log_files import commits_in, is_in_log, newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.tasks import FileTask
-from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
+from sparktxlog.files.workspace import COPIES, CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
 from sparktxlog.storage.durability import storing, sync_parents
+from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 
 
@@ -124,6 +125,7 @@ def restore_commit_tables(
     Raises:
         InvalidNameError, InvalidRequestError: The image names a file outside of its tables, or
             another file has the place of one (definite: nothing was changed).
+        LockedError: Another restore writes there (definite).
         CorruptLogError: A file of the image is missing or damaged; nothing was changed.
         StorageError: A file could not be written.
     """
@@ -136,10 +138,23 @@ def restore_commit_tables(
         commits = {commit_file_name(version) for version in range(table.version + 1)}
         files = sorted(table.files, key=lambda one: (one.path in commits, one.path))
         tasks += [FileTask.of(uuid, file) for file in files if check_relative_path(file.path)]
-    workspace = CopyWorkspace(root, image.name)
-    with storing(root):
-        root.mkdir(parents=True, exist_ok=True)
-    store.fetch(image, workspace, tasks, tell)
+    # Two at once would write the same parts.
+    lock = DirectoryLock(root / COPIES)
+    try:
+        workspace = CopyWorkspace(root, image.name)
+        store.fetch(image, workspace, tasks, tell)
+        written = _give_places(root, workspace, tasks)
+        remove_workspaces(root)
+    except InvalidRequestError:
+        remove_workspaces(root)  # nobody goes on with it
+        raise
+    finally:
+        lock.release()
+    return written, len(tasks) - written
+
+
+def _give_places(root: Path, workspace: CopyWorkspace, tasks: Sequence[FileTask]) -> int:
+    """Link staged files to their places, in their order; return how many were not there."""
     places = {root / task.table / task.path: workspace.staged(*task.key) for task in tasks}
     missing = {place: staged for place, staged in places.items() if not _is_there(place, staged)}
     for place, staged in missing.items():
@@ -147,8 +162,7 @@ def restore_commit_tables(
             place.parent.mkdir(parents=True, exist_ok=True)
             os.link(staged, place)  # fails if somebody else was first
             sync_parents([place], root)
-    remove_workspaces(root)
-    return len(missing), len(tasks) - len(missing)
+    return len(missing)
 
 
 def _is_there(place: Path, staged: Path) -> bool:

@@ -7,14 +7,24 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
 from tests.support.delta_writer import FEATURES, StagedTable, info_of, lines_of
 from tests.support.image_lake import Lake, stored_files
 
-from sparktxlog.errors import CorruptLogError, InvalidNameError, InvalidRequestError, StorageError
+from sparktxlog.errors import (
+    CorruptLogError,
+    InvalidNameError,
+    InvalidRequestError,
+    LockedError,
+    StorageError,
+)
+from sparktxlog.files import fetch
+from sparktxlog.files.part_writer import write_chunk
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.worker.backup import commit_table_images, imaging
 from sparktxlog.worker.backup.commit_table_images import (
     KeptCommitTable,
     commit_table_files,
@@ -102,11 +112,45 @@ def test_a_restored_table_is_the_one_that_was_backed_up(
         restore_commit_tables(store, image, root)
     # Nothing is overwritten, and nothing else is written.
     assert foreign.read_bytes() == b"else" and not gone.exists()
-    # Its node fetches the right one, while what was staged is still there.
-    foreign.unlink()
-    foreign.write_bytes((table.directory / kept.files[-1].path).read_bytes())
-    assert restore_commit_tables(store, image, root) == (1, 5)
-    assert not (root / "_sparktxlog" / "copies" / "one").exists()
+    assert list((root / "_sparktxlog" / "copies").glob("*/")) == []
+
+
+def test_files_that_came_after_a_restore_was_broken_off_are_kept(
+    site: tuple[Lake, StagedTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, table = site
+    store, root = ImageStore(tmp_path / "images"), tmp_path / "restored"
+    image = backed_up(site, store, "one")
+    monkeypatch.setattr(commit_table_images, "sync_parents", Mock(side_effect=OSError("killed")))
+    with pytest.raises(StorageError, match="killed"):
+        restore_commit_tables(store, image, root)
+    monkeypatch.undo()
+    # Its node fetches them, while what was staged is still there.
+    shutil.copytree(table.directory, root / table.table_id, dirs_exist_ok=True)
+    assert restore_commit_tables(store, image, root) == (0, 6)
+    assert files_of(root / table.table_id) == files_of(table.directory)
+
+
+def test_one_restore_stages_at_a_time(
+    site: tuple[Lake, StagedTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that another one completed, and so renamed, would begin again with a gap."""
+    monkeypatch.setattr(imaging, "CHUNK_BYTES", 64)
+    store, root = ImageStore(tmp_path / "images"), tmp_path / "restored"
+    image = backed_up(site, store, "one")
+    written: list[int] = []
+
+    def overtaken(part: Path, data: memoryview, offset: int) -> None:
+        written.append(offset)
+        if len(written) == 4:
+            monkeypatch.setattr(fetch, "write_chunk", write_chunk)
+            with pytest.raises(LockedError):
+                restore_commit_tables(store, image, root)
+        write_chunk(part, data, offset)
+
+    monkeypatch.setattr(fetch, "write_chunk", overtaken)
+    restore_commit_tables(store, image, root)
+    assert files_of(root / site[1].table_id) == files_of(site[1].directory)
 
 
 def test_their_files_are_verified_and_kept(site: tuple[Lake, StagedTable], tmp_path: Path) -> None:
