@@ -43,7 +43,8 @@ def complete_part(part: Path, place: Path, size_bytes: int, modified_ns: int) ->
         OSError: It may be complete, and have either name.
     """
     part.parent.mkdir(parents=True, exist_ok=True)
-    with part.open("ab") as file:
+    # One that is gone was completed by another process: it is not made again, of zeros.
+    with part.open("r+b" if size_bytes else "ab") as file:
         file.truncate(size_bytes)
         os.utime(file.fileno(), ns=(modified_ns, modified_ns))
         os.fsync(file.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.files.part_writer import chunk_buffer, write_chunk
+from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
 
 CHUNK = 2 << 20
 
@@ -105,3 +105,20 @@ def test_a_buffer_begins_at_a_page_and_has_the_size_asked_for() -> None:
     assert len(buffer) == 5_000
     assert ctypes.addressof(ctypes.c_char.from_buffer(buffer)) % mmap.PAGESIZE == 0
     assert len(chunk_buffer(0)) == 0
+
+
+def test_a_part_that_another_process_completed_is_not_made_of_zeros(part: Path) -> None:
+    """Two attempts at a task may both have fetched all chunks."""
+    chunk, place = _chunk(1, 700), part.with_suffix("")
+    write_chunk(part, chunk, 0)
+    complete_part(part, place, 700, 0)
+    with pytest.raises(FileNotFoundError):
+        complete_part(part, place, 700, 0)
+    assert place.read_bytes() == bytes(chunk) and not part.exists()
+
+
+def test_an_empty_file_has_no_chunk(part: Path) -> None:
+    for _ in ("no part", "a part that is left"):
+        complete_part(part, place := part.with_suffix(""), 0, 0)
+        assert place.read_bytes() == b""
+        part.write_bytes(b"left")
