@@ -26,7 +26,13 @@ from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.delta.checkpoints import drop_torn
 from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_files import commit_by_hand, drop_unfinished, lowest_torn
-from sparktxlog.delta.log_files import commit_path, commits_in, log_of
+from sparktxlog.delta.log_files import (
+    commit_path,
+    commits_in,
+    log_of,
+    names_in_log,
+    whole_checkpoints,
+)
 from sparktxlog.delta.log_segments import read_version
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
@@ -365,6 +371,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
         return []
     undone: list[int] = []
     with storing(log):
+        drop_torn(directory)
         # Undoing a merge brings its sources back, so the rest is checked again.
         while (damaged := _first_damaged(directory, safe_version)) is not None:
             if damaged <= safe_version:
@@ -387,6 +394,10 @@ def repair(directory: Path, safe_version: int) -> list[int]:
 def _first_damaged(directory: Path, safe_version: int) -> int | None:
     """Return the lowest damaged version, `safe_version` itself included, None if all are sound."""
     versions = commits_in(directory)
-    gaps = [after for before, after in pairwise(versions) if after != before + 1]
-    torn = lowest_torn(directory, [version for version in versions if version >= safe_version])
+    # Nobody reads what is older than a checkpoint, and a clean-up that was killed left any of it.
+    known = whole_checkpoints(names_in_log(directory), max(versions, default=-1))
+    base = max((version for version, _ in known), default=-1)
+    gaps = [after for before, after in pairwise(versions) if after > max(before, base) + 1]
+    first = max(safe_version, base)
+    torn = lowest_torn(directory, [version for version in versions if version >= first])
     return min([*gaps, *([] if torn is None else [torn])], default=None)

@@ -194,6 +194,35 @@ def test_a_missing_commit_undoes_those_behind_it(tmp_path: Path) -> None:
     assert positions(tmp_path) == [1, 2, 3, 4]
 
 
+def cleaned_in_part(log: Path, monkeypatch: pytest.MonkeyPatch) -> QueueTable:
+    """Return a queue of 12 positions in two merged files, whose clean-up a kill ended early.
+
+    delta-rs removes old commits in no order.
+    """
+    monkeypatch.setattr(delta_table, "_RETENTION_MS", 0)
+    queue = QueueTable(log, "l")
+    for first in (1, 7):
+        for i in range(first, first + 6):
+            queue.append(rows_of(i, i))
+        queue.maintain()
+    for version in (0, 3, 5, 6, 7, 8, 12, 13):
+        commit_path(log, version).unlink()
+    return queue
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_kill_in_the_middle_of_a_clean_up_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, published: bool
+) -> None:
+    queue = cleaned_in_part(tmp_path, monkeypatch)
+    again = QueueTable(tmp_path, "l", published_version=queue.version if published else -1)
+    assert (again.position, again.version) == (12, queue.version)
+    again.append(rows_of(13, 13))
+    assert positions(tmp_path) == list(range(1, 14))
+    commit_path(tmp_path, again.version).write_bytes(b"")
+    assert QueueTable(tmp_path, "l", published_version=queue.version).position == 12
+
+
 def test_a_damaged_fsynced_commit_is_never_undone(tmp_path: Path) -> None:
     queue = QueueTable(tmp_path, "l")
     for i in range(1, 4):
