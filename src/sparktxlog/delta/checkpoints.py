@@ -244,13 +244,22 @@ def files_to_sync(table: Path, first: int, last: int) -> list[Path]:
 
 
 def drop_torn(table: Path, after: int = -1) -> None:
-    """Remove checkpoints of later versions that a power cut tore; their commits still exist."""
+    """Remove checkpoints of later versions that a power cut tore; their commits still exist.
+
+    Raises:
+        OSError: One cannot be read now, which says nothing about it.
+    """
     log = log_of(table)
     for path in sorted(log.glob("*.checkpoint*.parquet")):
         if path.name[:20].isdigit() and int(path.name[:20]) > after:
             try:
                 pq.read_metadata(path)
-            except (OSError, pa.ArrowException):
+            except FileNotFoundError:
+                continue  # it went with another part
+            except (OSError, pa.ArrowException) as error:
+                if getattr(error, "errno", None) is not None:
+                    raise
+                # Else Arrow cannot decode the footer.
                 for part in log.glob(f"{path.name[:20]}.checkpoint*"):
                     part.unlink(missing_ok=True)
     if not any(log.glob(f"{last_checkpoint(table):020}.checkpoint*")):

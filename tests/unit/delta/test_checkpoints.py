@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import uuid
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparktxlog.delta.checkpoints import newest_checkpoint, newest_of_twin
+from sparktxlog.delta.checkpoints import drop_torn, newest_checkpoint, newest_of_twin
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import commit_path, log_of
 from sparktxlog.errors import CorruptLogError, StorageError
@@ -118,3 +119,24 @@ def test_a_sidecar_beyond_a_link_is_not_taken(tmp_path: Path) -> None:
     sidecar.rename(tmp_path / "secret")
     sidecar.symlink_to(tmp_path / "secret")
     assert newest_checkpoint(tmp_path / "t", 4) is None
+
+
+def test_only_what_is_torn_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkpoint,) = write(tmp_path, "classic")
+
+    def cannot_be_opened(path: Path) -> None:
+        raise OSError(errno.EMFILE, "Failed to open local file", str(path))
+
+    with monkeypatch.context() as context:
+        context.setattr(pq, "read_metadata", cannot_be_opened)
+        with pytest.raises(OSError, match="Failed to open"):
+            drop_torn(tmp_path)
+    drop_torn(tmp_path)
+    assert checkpoint.exists()
+    checkpoint.write_bytes(b"PAR1" + b"\xff" * 100 + b"\x60\0\0\0PAR1")  # no footer, says Arrow
+    drop_torn(tmp_path)
+    assert not checkpoint.exists()
+    first, second = write(tmp_path, "parts")
+    first.write_bytes(b"")
+    drop_torn(tmp_path)
+    assert not first.exists() and not second.exists()
