@@ -66,16 +66,18 @@ def write_classic(table: Path, *, cleans: bool) -> None:
         StorageError: The disk failed, or delta-rs does not know a feature of the table.
     """
     try:
-        with storing(table):
-            handle = DeltaTable(table)
-            handle.create_checkpoint()
-            for path in files_to_sync(table, handle.version(), handle.version()):
-                sync_file(path)
+        handle = DeltaTable(table)
+        handle.create_checkpoint()
+        for path in files_to_sync(table, handle.version(), handle.version()):
+            sync_file(path)
+        sync_directory(log_of(table))
+        if cleans:
+            handle.cleanup_metadata()
             sync_directory(log_of(table))
-            if cleans:
-                handle.cleanup_metadata()
-                sync_directory(log_of(table))
-    except (DeltaError, ValueError) as error:
+    except (DeltaError, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise storage_error(error, table) from error
+        # delta-rs only passes on the system's text.
         if os.strerror(errno.ENOSPC) in str(error):
             raise storage_error(OSError(errno.ENOSPC, str(error)), table) from error
         said = f"no checkpoint of {table} can be written: {error}"

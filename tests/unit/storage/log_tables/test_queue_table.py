@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
 from tests.support.storage_samples import run_of, stored_of
 
 from sparktxlog.delta import commit_files
@@ -256,6 +257,21 @@ def test_a_torn_checkpoint_is_dropped(tmp_path: Path) -> None:
     (log / "_last_checkpoint").write_bytes(b"")
     assert QueueTable(tmp_path, "l", published_version=3).position == 3
     assert positions(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [DeltaError, OSError])
+def test_a_disk_that_is_full_for_a_checkpoint_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """delta-rs passes on the system's text, without its number."""
+    queue = QueueTable(tmp_path, "l")
+
+    def full(handle: DeltaTable) -> None:
+        raise kind("Unable to copy data to file: No space left on device (os error 28)")
+
+    monkeypatch.setattr(DeltaTable, "create_checkpoint", full)
+    with pytest.raises(DiskFullError):
+        queue.maintain()
 
 
 def test_a_torn_merge_brings_the_merged_files_back(tmp_path: Path) -> None:
