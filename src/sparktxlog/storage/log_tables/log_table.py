@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -53,6 +53,8 @@ _PROPERTIES = {
 }
 #: Files below this are merged; merging stops growing them there.
 _SMALL_BYTES = 8 << 20
+#: Characters of a file's name up to its number.
+_NUMBERED = len("part-") + 20
 #: Rows held in memory while merging.
 _MERGE_ROWS = 65_536
 #: How long files stay that `maintain` replaced, milliseconds: a reader may be about to open one.
@@ -261,17 +263,20 @@ class LogTable:
         return self._state.bounds(path, column)[1]
 
     def _merge_small_files(self) -> None:
-        adds = self._state.adds
-        small = sorted(path for path in adds if adds[path]["size"] < _SMALL_BYTES)
-        if len(small) < 2:
-            return
-        merged = self._write_file(
+        adds, actions = self._state.adds, list[dict[str, Any]]()
+        # Only neighbours: a large file may have rows between those of small ones.
+        for is_small, group in groupby(
+            sorted(adds), lambda path: adds[path]["size"] < _SMALL_BYTES
+        ):
+            paths = list(group)
+            if not is_small or len(paths) < 2:
+                continue
             # Sorts like the last of its sources, so that the order of files is that of time.
-            f"part-{self.version:020}-merged-{self.version + 1}.parquet",
-            self._read_files(small),
-            data_change=False,
-        )
-        self._commit([merged, *(self._removal(path, data_change=False) for path in small)])
+            name = f"{paths[-1][:_NUMBERED]}-merged-{self.version + 1}.parquet"
+            actions.append(self._write_file(name, self._read_files(paths), data_change=False))
+            actions += [self._removal(path, data_change=False) for path in paths]
+        if actions:
+            self._commit(actions)
 
     def _read_files(self, paths: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of files in order, a bounded number at once."""

@@ -15,6 +15,7 @@ from deltalake.exceptions import DeltaError
 from tests.support.storage_samples import run_of, stored_of
 
 from sparktxlog.delta import commit_files
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     CorruptLogError,
     DiskFullError,
@@ -157,6 +158,24 @@ def test_merged_rows_stay_in_order(tmp_path: Path) -> None:
     (uri,) = table.file_uris()
     merged = pq.read_table(uri.removeprefix("file://"))
     assert merged.column("position").to_pylist() == list(range(1, 13))
+
+
+def test_files_stay_in_the_order_of_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file between small ones: readers of pages take files by name."""
+    queue, table = QueueTable(tmp_path, "l"), tmp_path / "synchronized_queue"
+    for first, last in ((1, 1), (2, 2), (3, 60), (61, 61), (62, 62)):
+        queue.append(rows_of(first, last))
+    large = (table / "part-00000000000000000003.parquet").stat().st_size
+    monkeypatch.setattr(delta_table, "_SMALL_BYTES", large)
+    for last in (62, 63):
+        queue.maintain()
+        names = sorted(LogState.read(table).adds)
+        found = [pq.read_table(table / name)["position"].to_pylist() for name in names]
+        assert found == [[1, 2], [*range(3, 61)], [*range(61, last + 1)]]
+        queue.append(rows_of(last + 1, last + 1))
+    assert positions(tmp_path) == list(range(1, 65))
 
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "data", "data-empty"])
