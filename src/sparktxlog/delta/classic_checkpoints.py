@@ -59,7 +59,8 @@ def write_classic(table: Path, *, cleans: bool) -> None:
     """Write a checkpoint of the newest version, durably.
 
     Args:
-        cleans: Then remove what the log keeps no longer, as the table's properties say.
+        cleans: Before it, remove what the log keeps no longer, as the table's properties say.  An
+            older checkpoint stands for that: the newest version may be undone, with its own one.
 
     Raises:
         DiskFullError: No space left (definite).
@@ -67,13 +68,12 @@ def write_classic(table: Path, *, cleans: bool) -> None:
     """
     try:
         handle = DeltaTable(table)
+        if cleans:
+            handle.cleanup_metadata()
         handle.create_checkpoint()
         for path in files_to_sync(table, handle.version(), handle.version()):
             sync_file(path)
         sync_directory(log_of(table))
-        if cleans:
-            handle.cleanup_metadata()
-            sync_directory(log_of(table))
     except (DeltaError, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise storage_error(error, table) from error

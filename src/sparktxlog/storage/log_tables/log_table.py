@@ -366,7 +366,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
 
     Only versions above `safe_version`, the last one known to be fsynced, are undone: the first
     damaged one and all above it.  Torn checkpoints are removed too; their commits still exist,
-    because clean-up happens only after a checkpoint was fsynced.
+    because a clean-up removes only what is older than a checkpoint that was fsynced.
 
     Raises:
         CorruptLogError: A commit at or below `safe_version` is damaged.

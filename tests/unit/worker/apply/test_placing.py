@@ -307,5 +307,21 @@ def test_the_log_is_kept_as_its_properties_say(
         f"{version:020}.checkpoint.parquet" for version in (2, 4)
     ]
     assert commit_path(root, 0).exists() == (cleans == "false")
-    assert (f"{4:020}.checkpoint.parquet", True) in synced  # before what it replaces goes
+    assert (f"{2:020}.checkpoint.parquet", True) in synced  # before what it replaces goes
     assert len(read(tmp_path / "lake")) == 1
+
+
+def test_a_version_that_may_be_undone_replaces_no_log(tmp_path: Path) -> None:
+    """Its checkpoint goes with it, and readers are at the version before until the batch ends."""
+    log, to, _ = staged(tmp_path)
+    root = tmp_path / "lake" / "t"
+    log.tables["t"] = replace(log.tables["t"], properties=(("delta.checkpointInterval", "2"),))
+    for version in range(1, 4):
+        place(log, to, version)
+    for path in (root / "_delta_log").iterdir():
+        os.utime(path, (1, 1))
+    assert place(log, to, 4) == 4
+    assert DeltaTable(root, version=3).to_pyarrow_table().num_rows == 1
+    for path in (root / "_delta_log").glob(f"{4:020}.*"):
+        path.unlink()
+    assert len(live_files(root).sizes) == 1
