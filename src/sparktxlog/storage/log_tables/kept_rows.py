@@ -59,7 +59,10 @@ def _read(
             missing -= rows.num_rows
     else:
         least = pa.scalar(after, schema.field(order).type)
-        bound = least.as_py()
+        try:
+            bound = least.as_py()
+        except OverflowError:
+            return schema.empty_table()  # no row is of a year after 9999
         if isinstance(bound, datetime):
             bound = bound.isoformat(timespec="milliseconds")
         for path in state.files_between(order, bound):

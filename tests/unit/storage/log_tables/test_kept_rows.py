@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparktxlog.errors import StorageError
+from sparktxlog.model.ids import LARGEST
 from sparktxlog.storage.log_tables.kept_rows import read_rows
 from sparktxlog.storage.log_tables.log_table import LogTable
 
@@ -53,6 +54,7 @@ def test_rows_after_a_value_and_the_last_ones(tmp_path: Path) -> None:
     begin = int(BEGIN.timestamp() * 1e6)
     found = [numbers(tmp_path / "late", order="at", after=begin + n) for n in (0, 6, 7, 1000)]
     assert found == [[9], [9], [], []]
+    assert numbers(tmp_path / "late", order="at", after=LARGEST) == []  # no calendar has it
     table.maintain()  # merged into one file
     assert numbers(directory, limit=4) == [6, 7, 8, 9] and numbers(directory, after=8) == [9]
     table.expire("n", 9)
