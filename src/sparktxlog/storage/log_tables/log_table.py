@@ -85,7 +85,7 @@ class LogTable:
         self.schema = schema
         self._app_id = app_id
         self._log = log_of(directory)
-        #: True: files that a kill between removal and vacuum left were searched for.
+        #: True: files that a failure or kill between removal and vacuum left were searched for.
         self._swept = False
         #: True: a commit failed, so the disk may hold more than is known.
         self._stale = False
@@ -209,8 +209,9 @@ class LogTable:
         gone = [path for path in adds if _is_at_most(self._greatest(path, column), horizon)]
         rows = sum(map(self._state.rows, gone))
         if gone:
+            self._swept = False
             self._commit([self._removal(path, data_change=True) for path in gone])
-        if gone or not self._swept:
+        if not self._swept:
             self._vacuum(0)
         self._swept = True
         return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -315,6 +316,26 @@ def test_files_that_a_merge_replaced_may_be_gone(tmp_path: Path) -> None:
             path.unlink()
     assert repair(tmp_path / "synchronized_queue", -1) == []
     assert QueueTable(tmp_path, "l").position == 3
+
+
+def test_an_expiry_that_failed_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, table = QueueTable(tmp_path, "l"), tmp_path / "synchronized_queue"
+    for i in range(1, 5):
+        queue.append(rows_of(i, i))
+    assert queue.expire(1) == 1
+    unlink = Path.unlink
+
+    def fail(path: Path, *, missing_ok: bool = False) -> None:
+        if path.suffix == ".parquet":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, "unlink", fail)
+        with pytest.raises(StorageError):
+            queue.expire(2)
+    assert queue.expire(2) == 0
+    assert len(list(table.glob("*.parquet"))) == 2
 
 
 def test_a_lost_table_is_begun_again(tmp_path: Path) -> None:
