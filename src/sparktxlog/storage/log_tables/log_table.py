@@ -35,7 +35,7 @@ from sparktxlog.delta.log_files import (
 )
 from sparktxlog.delta.log_segments import read_version
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import CorruptLogError, NewerReleaseError, StorageError
+from sparktxlog.errors import CorruptLogError, NewerReleaseError
 from sparktxlog.storage.durability import (
     storing,
     sync_directory,
@@ -73,6 +73,7 @@ class LogTable:
         CorruptLogError: A commit at or below `safe_version` is damaged.
         NewerReleaseError: The table has a format that this release does not know; nothing of it
             was changed (definite).
+        StorageError: It needs features that are not known here, or the disk fails.
     """
 
     #: Commits between two runs of `maintain`.
@@ -99,12 +100,12 @@ class LogTable:
         self._commits = self.version % self.maintain_every
 
     def _check_format(self) -> None:
-        """Refuse a table of a later format before it is repaired."""
+        """Refuse a table of a later format, or with unknown features, before it is repaired."""
         if not self._log.is_dir():
             return
         try:
             described = read_version(self.directory).metadata.description or ""
-        except StorageError:
+        except CorruptLogError:
             return  # torn: no release writes such a table
         number = described.removeprefix(_FORMAT_IS)
         if number != described and number.isdigit() and int(number) > FORMAT:

@@ -97,6 +97,22 @@ def test_a_table_says_its_format_and_a_later_one_is_left_alone(tmp_path: Path) -
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
+def test_a_table_that_needs_what_is_not_known_is_left_alone(tmp_path: Path) -> None:
+    """Nobody knows what its log says; delta-rs opened none, either."""
+    QueueTable(tmp_path, "l").append(rows_of(1, 3))
+    path = commit_path(tmp_path, 0)
+    old = '{"minReaderVersion":1,"minWriterVersion":2}'
+    new = (
+        '{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["x"],"writerFeatures":["x"]}'
+    )
+    path.write_text(path.read_text().replace(old, new))
+    (tmp_path / "synchronized_queue" / "_delta_log" / f".{'1e' * 16}.tmp").write_bytes(b"its own")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    with pytest.raises(StorageError, match="not known here"):
+        QueueTable(tmp_path, "l")
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 @pytest.mark.parametrize("described", [None, "ours", "sparktxlog log table, format x"])
 def test_a_table_without_a_format_is_of_the_first(tmp_path: Path, described: str | None) -> None:
     QueueTable(tmp_path, "l").append(rows_of(1, 3))
