@@ -27,6 +27,7 @@ from sparktxlog.errors import CorruptLogError
 from sparktxlog.storage.durability import (
     link_or_copy,
     read_whole,
+    storage_error,
     storing,
     sync_directory,
     sync_file,
@@ -146,9 +147,11 @@ def _reading(path: Path) -> Iterator[FileIO]:
         StorageError: It cannot be read.
     """
     try:
-        with storing(path), _opened(path) as file:
+        with _opened(path) as file:
             yield file
-    except (msgspec.MsgspecError, pa.ArrowException) as error:
+    except (msgspec.MsgspecError, pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise storage_error(error, path) from error
         raise CorruptLogError(f"{path} cannot be read: {error}", path=str(path)) from error
 
 

@@ -278,14 +278,17 @@ def test_a_torn_first_commit_makes_a_new_table(tmp_path: Path) -> None:
     assert positions(tmp_path) == [1, 2]
 
 
-def test_a_torn_checkpoint_is_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("footer", [b"", b"PAR1" + b"\xff" * 100 + b"\x60\0\0\0PAR1"])
+def test_a_torn_checkpoint_is_dropped(tmp_path: Path, footer: bytes) -> None:
     queue = QueueTable(tmp_path, "l")
     for i in range(1, 4):
         queue.append(rows_of(i, i))
     queue.maintain()
     log = tmp_path / "synchronized_queue" / "_delta_log"
     (checkpoint,) = log.glob("*.checkpoint.parquet")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:50])
+    checkpoint.write_bytes(checkpoint.read_bytes()[:50] + footer)
+    with pytest.raises(CorruptLogError):
+        LogState.read(tmp_path / "synchronized_queue")
     again = QueueTable(tmp_path, "l", published_version=3)
     assert not checkpoint.exists()
     assert not (log / "_last_checkpoint").exists()
