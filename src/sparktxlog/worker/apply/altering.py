@@ -39,9 +39,11 @@ Field = dict[str, Any]
 def alter_table(
     table: Path, version: int, before: TableDefinition, change: TableChange, own: OwnCommit
 ) -> None:
-    """Commit a change durably, after a version.
+    """Commit a change, after a version.
 
     The schema is that of the log, changed, so what Delta keeps with columns stays.
+
+    **After calling** settle the version.
 
     Args:
         before: The table as it is.
