@@ -170,13 +170,14 @@ class SnapshotTaker:
                 self.progress = (link.node_id, offset, size)
                 yield block
 
-        def taken() -> QueueSnapshot:
+        def fetched() -> Path:
             place = Arrivals(self._directory / name)
             place.fetch(file, sent)
-            return open_snapshot(Path(place.path(file.path)))
+            return Path(place.path(file.path))
 
-        snapshot: QueueSnapshot = await self._fetchers.run(self._directory, taken)
-        return snapshot
+        path = await self._fetchers.run(self._directory, fetched)
+        # It reads all ids, which may take longer than a disk may be silent.
+        return await asyncio.to_thread(open_snapshot, path)
 
     def _begun(self) -> str:
         """Return the name of the snapshot that is here, perhaps in part; empty = none is."""
