@@ -170,6 +170,10 @@ class _Fetch:
         task, part = work.task, self._workspace.part(*work.task.key)
         with storing(part):
             staged = self._workspace.staged(*task.key)
+            if is_file(staged, task.size_bytes):
+                # Another attempt at this task was first; what came since is only a part.
+                part.unlink(missing_ok=True)
+                return
             complete_part(part, staged, task.size_bytes, task.modified_at * 1000)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -105,6 +106,26 @@ def test_resume_after_a_failure_at_any_chunk(
         twice = sum(count - 1 for count in Counter(donor.chunks).values())
         assert twice <= streams, number
         assert stats.fetched_bytes + stats.reused_bytes == SIZE
+
+
+def test_another_attempt_completes_a_file_meanwhile(
+    donor: StandInDonor, workspace: CopyWorkspace
+) -> None:
+    """Spark may run a task twice: what the slower one writes after that is no whole file."""
+    lease = donor.lease()
+    (key,) = (task.key for task in tasks_of(lease) if task.path == "big.parquet")
+    part, staged = workspace.part(*key), workspace.staged(*key)
+
+    def complete(path: str, offset: int) -> str:
+        if (path, offset) == ("big.parquet", CHUNK):
+            part.unlink()
+            shutil.copy2(donor.lake / key[0] / path, staged)
+        return ""
+
+    donor.fault = complete
+    fetch_all(workspace, lease, streams=1)
+    assert_staged(workspace, donor.lake)
+    assert not part.exists()
 
 
 def test_a_chunk_damaged_once_is_fetched_again(
