@@ -68,6 +68,9 @@ def test_tests_that_documents_name_exist() -> None:
             texts = [text for file, text in files.items() if f"/{file}".endswith(f"/{path}")]
             if not any(f"def {name}(" in text if name else text for text in texts):
                 lost.append(f"{page.name}: {path}::{name}")
+        for name in re.findall(r"`(test_\w+)(?:\[[^`]*\])?`", page.read_text()):
+            if not any(f"def {name}(" in text or path.stem == name for path, text in files.items()):
+                lost.append(f"{page.name}: {name}")
     assert lost == []
 
 
