@@ -32,7 +32,6 @@ STEPS = 1 << 16
 PREDICATES_PER_STAGE = 32
 _PREDICATE_CHARACTERS = 65_536
 _STEPS_PER_STAGE = 4
-_CLEARING = (OperationKind.DELETE_WHERE, OperationKind.OVERWRITE)
 _APPENDING = (OperationKind.APPEND, OperationKind.OVERWRITE)
 _KEYED = (OperationKind.UPSERT, OperationKind.DELETE_KEYS)
 #: Kinds that are about the table itself.
