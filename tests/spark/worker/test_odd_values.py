@@ -173,10 +173,9 @@ def apply_cut(spark: SparkSession, log: LogBuilder, lake: Path, cuts: list[int])
     ("cuts", "deletion_vectors"),
     [
         ([1, 2], False),
-        pytest.param([1], True, marks=pytest.mark.thorough),
         *(
-            pytest.param(cuts, vectors, marks=[pytest.mark.thorough, pytest.mark.repeated])
-            for cuts, vectors in (([1], False), ([1, 2], True))
+            pytest.param(cuts, vectors, marks=pytest.mark.thorough)
+            for cuts, vectors in (([1], False), ([1, 2], True), ([1], True))
         ),
     ],
 )
