@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,9 @@ def test_a_snapshot_whose_link_is_cut_goes_on(
             served: list[int] = []
             send = Outgoing.pieces
 
-            async def cut_off(file: Outgoing, offset: int) -> AsyncIterator[bytes]:
+            async def cut_off(file: Outgoing, content: FileIO, offset: int) -> AsyncIterator[bytes]:
                 served.append(offset)
-                async for piece in send(file, offset):
+                async for piece in send(file, content, offset):
                     if len(served) == 1 and offset == CUT_AT:
                         await until(lambda: came() == CUT_AT)
                         way.cut()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from functools import partial
 
 from sparktxlog.errors import DonorYieldsError, NotFoundError
@@ -81,17 +80,16 @@ class TableGiver:
             (file.path, file.digest) == (path, wanted.digest) for file in named[version].files
         ):
             raise NotFoundError(f"no version of a commit table names {wanted.path[:300]!r}")
-        found = Outgoing(
+        is_commit = path == commit_file_name(version)
+        return Outgoing(
             file=self._places.file(uuid, check_relative_path(path)),
+            # Delta cleans up its log.
+            otherwise=self._places.kept_commit(uuid, version) if is_commit else None,
             size_bytes=wanted.size_bytes,
             run=partial(self._base.run_on_files, self._places.path(uuid, "")),
             turn=self._turn,
             sent=self._base.metrics.donor_plain_bytes.inc,
         )
-        if path == commit_file_name(version) and not await found.is_here():
-            # Delta cleaned up the log.
-            return replace(found, file=self._places.kept_commit(uuid, version))
-        return found
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

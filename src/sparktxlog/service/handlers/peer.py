@@ -198,13 +198,16 @@ class PeerRoutes(RouteHandlers):
         wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
         # After the first check of a staged file this costs only a look at the inode.
         found = await sender(wanted)
-        if not await found.is_here():
+        if (content := await found.opened()) is None:
             raise NotFoundError("no such file, or it is damaged", path=path)
         resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
         offset = min(int(resumed[1]), found.size_bytes) if resumed else 0
         headers = {"content-length": str(found.size_bytes - offset)}
         return StreamingResponse(
-            found.pieces(offset), 206 if offset else 200, headers=headers, media_type=BINARY
+            found.pieces(content, offset),
+            206 if offset else 200,
+            headers=headers,
+            media_type=BINARY,
         )
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:

@@ -81,7 +81,10 @@ class Way:
         async def next_piece() -> bytes:
             return await anext(pieces, b"")
 
-        pieces = on_loop(self.giver.outgoing(file)).pieces(offset)
+        outgoing = on_loop(self.giver.outgoing(file))
+        content = on_loop(outgoing.opened())
+        assert content is not None
+        pieces = outgoing.pieces(content, offset)
         while piece := on_loop(next_piece()):
             if self.breaks_at and offset >= self.breaks_at:
                 raise TransportError("the link broke")
