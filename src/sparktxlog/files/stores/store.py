@@ -1,0 +1,94 @@
+"""A place for bytes under keys, whatever keeps them.
+
+A key is a relative path of plain names, parted by `/`.  What a method returned from is durable.
+Each error says whether anything happened (`definite`); a request whose answer was lost is looked
+after before a caller hears of it.
+
+Methods block, and may be called by several threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a store says of the bytes under a key."""
+
+    key: str
+    size_bytes: int
+    #: Seconds since 1970-01-01 UTC, by the clock of the store.
+    changed_s: float
+    #: Differs whenever the bytes were written again: an ETag, or an inode with its times.
+    mark: str
+
+
+class Created(Enum):
+    """What is under a key after it was to be created."""
+
+    #: The bytes that were given, by this call: also when its answer was lost.
+    NEW = "new"
+    #: The same bytes, from before.
+    EQUAL = "equal"
+    OTHER = "other"
+
+
+class Store(Protocol):
+    """Bytes under keys below one root.
+
+    Errors of all methods, besides those that they name:
+        StoreForbiddenError: The store does not let this node do that (definite).
+        StoreUnavailableError: It is throttled, down or out of reach, also after some attempts.
+        DiskFullError: There is no room, or a quota is used up (definite).
+        StorageError: It fails in another way.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where its root is: an absolute path, or `s3://bucket/prefix`; without `/` at the end."""
+
+    def url_of(self, key: str) -> str:
+        """Return where a key is, as Spark and messages name it."""
+
+    def find(self, key: str) -> Found | None:
+        """Return what is under a key; None = nothing."""
+
+    def read(self, key: str, *, offset: int = 0, size: int | None = None) -> bytes:
+        """Return bytes, fewer than `size` where they end; None = all that follow.
+
+        Raises:
+            ObjectMissingError: Nothing is under the key (definite).
+        """
+
+    def pieces(self, key: str, *, offset: int = 0) -> Iterator[bytes]:
+        """Yield the bytes from an offset on, at most a MiB at once; errors as `read`.
+
+        It is opened before this returns, so that a missing object is no surprise in the middle.
+        """
+
+    def create(self, key: str, content: bytes | Path) -> Created:
+        """Put bytes, or a file of this machine, under a key unless it has some already.
+
+        Of several that create at once one gets NEW.  Readers see all bytes or none.
+        """
+
+    def replace(self, key: str, content: bytes | Path) -> None:
+        """Put bytes, or a file of this machine, under a key, in place of what it has."""
+
+    def copy(self, source: str, target: str) -> Created:
+        """Put the bytes of a key under another one, too, unless that has some; none travel.
+
+        Raises:
+            ObjectMissingError: Nothing is under `source` (definite).
+        """
+
+    def list(self, prefix: str = "") -> Iterator[Found]:
+        """Yield what is below a directory, sorted by key; what is written meanwhile may lack."""
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove what is under keys; a key that has nothing is no error."""
