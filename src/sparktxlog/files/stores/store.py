@@ -9,7 +9,7 @@ Methods block, and may be called by several threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -26,6 +26,15 @@ class Found:
     changed_s: float
     #: Differs whenever the bytes were written again: an ETag, or an inode with its times.
     mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes under a key, on their way."""
+
+    found: Found
+    #: At most a MiB each, all of the same object; closing it ends the request.
+    pieces: Generator[bytes]
 
 
 class Created(Enum):
@@ -65,11 +74,8 @@ class Store(Protocol):
             ObjectMissingError: Nothing is under the key (definite).
         """
 
-    def pieces(self, key: str, *, offset: int = 0) -> Iterator[bytes]:
-        """Yield the bytes from an offset on, at most a MiB at once; errors as `read`.
-
-        It is opened before this returns, so that a missing object is no surprise in the middle.
-        """
+    def open(self, key: str, *, offset: int = 0) -> Content:
+        """Begin to read the bytes from an offset on, with one request; errors as `read`."""
 
     def create(self, key: str, content: bytes | Path) -> Created:
         """Put bytes, or a file of this machine, under a key unless it has some already.
