@@ -34,7 +34,7 @@ class Content:
 
     found: Found
     #: At most a MiB each, all of the same object; closing it ends the request.
-    pieces: Generator[bytes]
+    pieces: Generator[bytes, None, None]
 
 
 class Created(Enum):
