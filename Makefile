@@ -29,8 +29,8 @@ TEST_CLASSES := $(VENV)/test-jvm/classes.jsa
 PLUGIN := $(VENV)/test-connector/sparktxlog-test-catalog.jar
 
 # Packages of tests that need other releases than the project has: PyPI's client of Unity Catalog's
-# API, and readers of Delta tables; and OpenTelemetry, which most users do without.
-BESIDE := $(VENV)/test-catalog-client/.installed $(VENV)/test-readers/.installed $(VENV)/test-tracing/.installed
+# API, and readers of Delta tables; object stores; and OpenTelemetry, which most users do without.
+BESIDE := $(addprefix $(VENV)/test-,$(addsuffix /.installed,catalog-client readers stores tracing))
 
 # What checks packages: linters and schemas, Helm, and an environment with Airflow and Dagster.
 CHECKERS := $(VENV)/test-packages/.installed
