@@ -87,6 +87,18 @@ class ConfigError(TxLogError, code="config", http_status=400):
     """A configuration value is missing or wrong: fields `file`, `key`, `value`."""
 
 
+class LyingStoreError(ConfigError, code="lying-store", http_status=400):
+    """A store of bytes does not keep what it promises, so the log would lose or mix up bytes.
+
+    Fields `url`, `check` (what was tried), `header` (what it ignored; empty = none).
+    """
+
+    way_out = (
+        "Use another store, or a later release of this one; docs/stores.md names stores that "
+        "passed.  `sparktxlog doctor --store URL` tries it again."
+    )
+
+
 class CertificateTimeError(ConfigError, code="certificate-time", http_status=400):
     """The node's certificate has expired, or is not valid yet: a later start may find another."""
 
@@ -444,6 +456,26 @@ class LockedError(StorageError, code="locked", definite=True):
 
 class DiskFullError(StorageError, code="disk-full", definite=True, retryable=True, http_status=507):
     """No space left on the disk: nothing of this call was kept."""
+
+
+class ObjectMissingError(StorageError, code="object-missing", definite=True, http_status=404):
+    """A store of bytes has nothing under a key: fields `url`, `action`."""
+
+
+class BucketMissingError(StorageError, code="bucket-missing", definite=True):
+    """The bucket of a store does not exist there: fields `url`, `action`, `answer`."""
+
+
+class StoreForbiddenError(StorageError, code="store-forbidden", definite=True):
+    """A store of bytes does not let this node do that: fields `url`, `action`, `answer`."""
+
+
+class StoreUnavailableError(
+    StorageError, code="store-unavailable", retryable=True, http_status=503
+):
+    """A store of bytes is throttled, down or out of reach: fields `url`, `action`, `answer`."""
+
+    way_out = "The node tries again.  Look at the store, and at the way to it."
 
 
 class StuckFilesError(

@@ -136,11 +136,24 @@ class ForeignFile:
 
     def size(self) -> int:
         """Return its bytes, in number; errors as `open`, but its bytes may be unreadable."""
-        with self._parent() as parent:
-            found = os.stat(self._name, dir_fd=parent, follow_symlinks=False)
+        found = self.status()
         if not stat.S_ISREG(found.st_mode):
             raise _not_plain(self.path)
         return found.st_size
+
+    def status(self) -> os.stat_result:
+        """Return what the system says of whatever has the name.
+
+        Raises:
+            OSError: Nothing has it; or it lies beyond a link.
+        """
+        with self._parent() as parent:
+            return os.stat(self._name, dir_fd=parent, follow_symlinks=False)
+
+    def remove(self) -> None:
+        """Remove the name.  **After calling** sync the directory; errors as `status`."""
+        with self._parent() as parent:
+            os.unlink(self._name, dir_fd=parent)
 
     def link_as(self, target: ForeignFile, *, replaces: bool = True) -> None:
         """Give it a second name, whose directories are made; or a durable copy, as a last resort.

@@ -1,6 +1,7 @@
 """A place for bytes under keys, whatever keeps them.
 
-A key is a relative path of plain names, parted by `/`.  What a method returned from is durable.
+A key is a relative path of plain names, parted by `/`; none is a directory of another.  What a
+method returned from is durable.
 Each error says whether anything happened (`definite`); a request whose answer was lost is looked
 after before a caller hears of it.
 
@@ -9,11 +10,16 @@ Methods block, and may be called by several threads.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
+
+from sparktxlog.storage.foreign_files import open_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class OpenContent:
     """The bytes under a key, on their way."""
 
     found: Found
@@ -47,10 +53,33 @@ class Created(Enum):
     OTHER = "other"
 
 
+#: Bytes of a piece, at most.
+PIECE_BYTES = 1 << 20
+
+
+def same_bytes(content: bytes | Path, theirs: Generator[bytes, None, None]) -> bool:
+    """Return whether bytes, or a file of this machine, are those of a store; ends the request.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with contextlib.closing(theirs):
+        if isinstance(content, bytes):
+            return _equal(io.BytesIO(content), theirs)
+        with os.fdopen(open_plain(content), "rb") as file:
+            return _equal(file, theirs)
+
+
+def _equal(ours: BinaryIO, theirs: Iterator[bytes]) -> bool:
+    return all(ours.read(len(piece)) == piece for piece in theirs) and not ours.read(1)
+
+
 class Store(Protocol):
     """Bytes under keys below one root.
 
     Errors of all methods, besides those that they name:
+        InvalidNameError: The key is no relative path (definite).
+        BucketMissingError: There is no such bucket (definite).
         StoreForbiddenError: The store does not let this node do that (definite).
         StoreUnavailableError: It is throttled, down or out of reach, also after some attempts.
         DiskFullError: There is no room, or a quota is used up (definite).
@@ -74,17 +103,24 @@ class Store(Protocol):
             ObjectMissingError: Nothing is under the key (definite).
         """
 
-    def open(self, key: str, *, offset: int = 0) -> Content:
+    def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """Begin to read the bytes from an offset on, with one request; errors as `read`."""
 
     def create(self, key: str, content: bytes | Path) -> Created:
         """Put bytes, or a file of this machine, under a key unless it has some already.
 
         Of several that create at once one gets NEW.  Readers see all bytes or none.
+
+        Args:
+            content: A file may get the key as a second name: afterwards nobody writes into it.
         """
 
     def replace(self, key: str, content: bytes | Path) -> None:
-        """Put bytes, or a file of this machine, under a key, in place of what it has."""
+        """Put bytes, or a file of this machine, under a key, in place of what it has.
+
+        Args:
+            content: As in `create`.
+        """
 
     def copy(self, source: str, target: str) -> Created:
         """Put the bytes of a key under another one, too, unless that has some; none travel.
@@ -94,7 +130,7 @@ class Store(Protocol):
         """
 
     def list(self, prefix: str = "") -> Iterator[Found]:
-        """Yield what is below a directory, sorted by key; what is written meanwhile may lack."""
+        """Yield what is below a directory, in any order; what is written meanwhile may lack."""
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove what is under keys; a key that has nothing is no error."""

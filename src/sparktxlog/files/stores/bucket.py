@@ -1,0 +1,506 @@
+"""A bucket of S3, Azure or Google Cloud as a store, by the library obstore: nobody else imports it.
+
+The library repeats a request whose answer was lost.  If that had put an object, the repetition
+finds it there and fails.  So each object carries a random name of its writer, as metadata: who
+fails looks whose object is there.  Equal bytes alone would not say which of two writers was first.
+
+Providers create an object only if it is absent by one request with all bytes, or by a copy.  So a
+large file travels in parts under a name of its own, and is copied in the bucket from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import secrets
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from sparktxlog.errors import StorageError
+from sparktxlog.files.stores.counting import RequestCounts, RequestKind
+from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
+from sparktxlog.files.stores.store_failures import failure_of, missing, status_of
+from sparktxlog.files.stores.store_settings import BucketUrl, Provider, StoreSettings
+from sparktxlog.model.ids import check_relative_path
+from sparktxlog.storage.durability import storing
+from sparktxlog.storage.foreign_files import INCOMING, goes_on
+
+if TYPE_CHECKING:
+    from obstore import Attributes, GetOptions, GetResult, ObjectMeta, PutMode
+    from obstore.store import (
+        AzureConfig,
+        GCSConfig,
+        ObjectStore,
+        RetryConfig,
+        S3Config,
+        S3Credential,
+    )
+
+_T = TypeVar("_T")
+#: Metadata that names the writer of an object; Azure takes letters and digits only.
+_WRITER = "sparktxlogwriter"
+#: Larger files are sent in parts of at least this size, some at a time: what a put may hold.
+PART_BYTES = 8 << 20
+_PARTS_AT_ONCE = 4
+#: S3 takes 10,000 parts of an object.
+_MOST_PARTS = 9_999
+#: S3 copies no more by one request.
+_MOST_COPIED = 5 << 30
+#: How often the library repeated a request that failed in the end.
+_REPEATED = re.compile(r"\bretries: [1-9]")
+#: Attempts to create what appears and disappears.
+_ATTEMPTS = 5
+_LISTED_AT_ONCE = 1000
+_REMOVED_AT_ONCE = 1000
+#: How long a file with credentials is believed: it may be written anew before they expire.
+_CREDENTIALS_S = 300
+#: An answer that stands still, or takes very long in all, is asked for again.
+_CLIENT = {"timeout": "1h", "read_timeout": "120s", "connect_timeout": "5s"}
+_RETRY: RetryConfig = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=100),
+        "max_backoff": timedelta(seconds=5),
+        "base": 2,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What is under a key, and its writer; empty = not of this project."""
+
+    size_bytes: int
+    writer: str
+
+
+class BucketStore:
+    """A bucket, or a prefix of one.  Methods are those of `Store`.
+
+    Args:
+        client: Of the library, with the prefix.
+        url: Of the bucket and prefix.
+        part_bytes: Files of more are sent in parts of at least so many.
+    """
+
+    def __init__(self, client: ObjectStore, url: str, *, part_bytes: int = PART_BYTES) -> None:
+        self._client, self._url, self._part_bytes = client, url, part_bytes
+        self.counts = RequestCounts()
+        #: Whether something showed that the bucket exists.
+        self._exists = False
+
+    def __repr__(self) -> str:
+        return f"BucketStore({self._url!r})"
+
+    def in_parts(self) -> BucketStore:
+        """Return this store as one that sends whatever it is given in parts."""
+        return BucketStore(self._client, self._url, part_bytes=0)
+
+    @property
+    def url(self) -> str:
+        """As `Store.url`."""
+        return self._url
+
+    def url_of(self, key: str) -> str:
+        """As `Store.url_of`."""
+        return f"{self._url}/{key}"
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def find(self, key: str) -> Found | None:
+        """As `Store.find`."""
+        check_relative_path(key)
+        self.counts.add(RequestKind.HEAD)
+        try:
+            found = self._ask(key, "look at it", lambda: obstore.head(self._client, key))
+        except FileNotFoundError:
+            self._check_bucket()
+            return None
+        return _found(key, found)
+
+    def _check_bucket(self) -> None:
+        """Raise BucketMissingError if there is no bucket: a HEAD says the same as for no object."""
+        if not self._exists:
+            self.counts.add(RequestKind.LIST)
+            listed = obstore.list(self._client, "none", chunk_size=1)
+            self._ask("", "list it", lambda: next(iter(listed), None), missing_is_failure=True)
+
+    def read(self, key: str, *, offset: int = 0, size: int | None = None) -> bytes:
+        """As `Store.read`."""
+        if size == 0:
+            if self.find(key) is None:
+                raise missing(self.url_of(key), "read it")
+            return b""
+        result = self._get(key, offset, size)
+        if isinstance(result, Found):
+            return b""
+        content = self._ask(key, "read it", lambda: bytes(result.bytes()))
+        self.counts.add(RequestKind.GET, size=len(content))
+        return content
+
+    def open(self, key: str, *, offset: int = 0) -> OpenContent:
+        """As `Store.open`."""
+        result = self._get(key, offset, None)
+        if isinstance(result, Found):
+            return OpenContent(result, _nothing())
+        found = _found(key, result.meta)
+        return OpenContent(found, self._pieces(found, result, offset))
+
+    def _get(
+        self, key: str, offset: int, size: int | None, mark: str | None = None
+    ) -> GetResult | Found:
+        """Ask for bytes, of the object with a mark; what is there, if it ends before them."""
+        check_relative_path(key)
+        options: GetOptions = {}
+        if size is not None:
+            options["range"] = (offset, offset + size)
+        elif offset:
+            options["range"] = {"offset": offset}
+        if mark is not None:
+            options["if_match"] = mark
+        try:
+            return self._ask(
+                key, "read it", lambda: obstore.get(self._client, key, options=options), raw=True
+            )
+        except FileNotFoundError:
+            self._check_bucket()
+            raise missing(self.url_of(key), "read it") from None
+        except PreconditionError:
+            raise StorageError(
+                f"{self.url_of(key)} was replaced while it was read",
+                hint="Read it again.",
+                url=self.url_of(key),
+            ) from None
+        except BaseError as error:
+            # Each provider says another thing about a range that begins at the end.
+            if "range" in options and status_of(error) in (None, 400, 416):
+                found = self.find(key)
+                if found is not None and found.size_bytes <= offset:
+                    return found
+            raise failure_of(error, self.url_of(key), "read it") from None
+
+    def _pieces(self, found: Found, result: GetResult, offset: int) -> Generator[bytes, None, None]:
+        """Yield the bytes of an object from an offset on; a broken answer is asked for again."""
+        url, at, failed_at = self.url_of(found.key), offset, -1
+        self.counts.add(RequestKind.GET)
+        while at < found.size_bytes:
+            try:
+                for chunk in result.stream(min_chunk_size=PIECE_BYTES):
+                    goes_on(url)
+                    view = memoryview(chunk)
+                    for begin in range(0, len(view), PIECE_BYTES):
+                        piece = bytes(view[begin : begin + PIECE_BYTES])
+                        self.counts.add(RequestKind.GET, 0, len(piece))
+                        at += len(piece)
+                        yield piece
+                failure: BaseError | None = None
+            except BaseError as error:
+                failure = error
+            if at >= found.size_bytes:
+                return
+            if at == failed_at:
+                if failure is not None:
+                    raise failure_of(failure, url, "read it") from None
+                raise StorageError(f"{url} ended early, after {at:,} bytes", url=url)
+            failed_at = at
+            self.counts.add(RequestKind.GET)
+            again = self._get(found.key, at, None, found.mark)
+            assert not isinstance(again, Found)
+            result = again
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def create(self, key: str, content: bytes | Path, *, writer: str = "") -> Created:
+        """As `Store.create`; up to 5 GiB.
+
+        Args:
+            writer: Who repeats a small one under the same name gets NEW again; empty = a new name.
+        """
+        check_relative_path(key)
+        if _size_of(content) > self._part_bytes:
+            return self._create_large(key, content)
+        writer = writer or secrets.token_hex(16)
+        for _ in range(_ATTEMPTS):
+            failure = self._put(key, content, "create", writer)
+            if failure is None:
+                return Created.NEW
+            there = self._written(key, failure)
+            if there is not None:
+                if there.writer == writer:
+                    return Created.NEW
+                return self._compared(key, there.size_bytes, content)
+            # What was in the way may have been removed meanwhile.
+            if not isinstance(failure, AlreadyExistsError):
+                raise failure_of(failure, self.url_of(key), "create it") from None
+        raise StorageError(
+            f"{self.url_of(key)} was there and was not there, {_ATTEMPTS} times in turn",
+            hint="Look what else creates and removes it.",
+            url=self.url_of(key),
+        )
+
+    def _create_large(self, key: str, content: bytes | Path) -> Created:
+        url, size = self.url_of(key), _size_of(content)
+        if size > _MOST_COPIED:
+            raise StorageError(
+                f"{url} would have {size:,} bytes; a bucket creates {_MOST_COPIED:,} at most",
+                hint="Write it under a name that nobody else gives, and replace what is there.",
+                url=url,
+            )
+        if (found := self.find(key)) is not None:
+            return self._compared(key, found.size_bytes, content)
+        passing = f"{INCOMING}/{secrets.token_hex(16)}"
+        self.replace(passing, content)
+        try:
+            return self.copy(passing, key)
+        finally:
+            with suppress(StorageError):  # the bucket's own rules remove it
+                self.remove([passing])
+
+    def replace(self, key: str, content: bytes | Path) -> None:
+        """As `Store.replace`."""
+        check_relative_path(key)
+        writer = secrets.token_hex(16)
+        failure = self._put(key, content, "overwrite", writer)
+        if failure is not None:
+            there = self._written(key, failure)
+            if there is None or there.writer != writer:
+                raise failure_of(failure, self.url_of(key), "replace it") from None
+
+    def _put(self, key: str, content: bytes | Path, mode: PutMode, writer: str) -> Exception | None:
+        """Put an object; return what failed if it may be there still.  To create it, no parts.
+
+        Raises:
+            StorageError: It failed, and certainly did nothing.
+        """
+        size = _size_of(content)
+        part = max(self._part_bytes, PART_BYTES, -(-size // _MOST_PARTS))
+        in_parts = mode != "create" and size > self._part_bytes
+        marked: Attributes = {_WRITER: writer}
+        self.counts.add(RequestKind.PUT, math.ceil(size / part) + 2 if in_parts else 1, size)
+        try:
+            self._ask(
+                key,
+                "write it",
+                lambda: obstore.put(
+                    self._client,
+                    key,
+                    content,
+                    mode=mode,
+                    attributes=marked,
+                    use_multipart=in_parts,
+                    chunk_size=part,
+                    max_concurrency=_PARTS_AT_ONCE,
+                ),
+                raw=True,
+            )
+        # An upload that was finished already is no longer found.
+        except (AlreadyExistsError, GenericError, FileNotFoundError) as error:
+            if isinstance(content, Path) and not content.exists():
+                with storing(content):
+                    raise
+            return error
+        except BaseError as error:
+            raise failure_of(error, self.url_of(key), "write it") from None
+        return None
+
+    def _written(self, key: str, failure: Exception) -> _Written | None:
+        """Look what is under a key after a failure, which is raised if that fails, too."""
+        self.counts.add(RequestKind.HEAD)
+        try:
+            found = obstore.get(self._client, key, options={"head": True})
+        except FileNotFoundError:
+            return None
+        except BaseError:
+            raise failure_of(failure, self.url_of(key), "write it") from None
+        self._exists = True
+        writer = found.attributes.get(_WRITER, "")
+        return _Written(found.meta["size"], writer)
+
+    def _compared(self, key: str, size_bytes: int, content: bytes | Path) -> Created:
+        if size_bytes != _size_of(content):
+            return Created.OTHER
+        theirs = self.open(key).pieces
+        with storing(key):
+            return Created.EQUAL if same_bytes(content, theirs) else Created.OTHER
+
+    def copy(self, source: str, target: str) -> Created:
+        """As `Store.copy`; up to 5 GiB."""
+        check_relative_path(source)
+        check_relative_path(target)
+        # S3 begins an upload, takes the bytes over, and ends it.
+        self.counts.add(RequestKind.COPY, 3 if isinstance(self._client, S3Store) else 1)
+        try:
+            self._ask(
+                target,
+                "copy to it",
+                lambda: obstore.copy(self._client, source, target, overwrite=False),
+                raw=True,
+            )
+            return Created.NEW
+        except (AlreadyExistsError, GenericError, FileNotFoundError) as error:
+            failure = error
+        except BaseError as error:
+            raise failure_of(error, self.url_of(target), "copy to it") from None
+        given, found = self.find(source), self.find(target)
+        if given is None:
+            raise missing(self.url_of(source), "copy it") from None
+        if found is None:
+            raise failure_of(failure, self.url_of(target), "copy to it") from None
+        if found.size_bytes != given.size_bytes:
+            return Created.OTHER
+        if self._digest(source) != self._digest(target):
+            return Created.OTHER
+        may_be_ours = not isinstance(failure, AlreadyExistsError) or _REPEATED.search(str(failure))
+        return Created.NEW if may_be_ours else Created.EQUAL
+
+    def _digest(self, key: str) -> bytes:
+        digest = hashlib.sha256()
+        for piece in self.open(key).pieces:
+            digest.update(piece)
+        return digest.digest()
+
+    def list(self, prefix: str = "") -> Iterator[Found]:
+        """As `Store.list`."""
+        if prefix:
+            check_relative_path(prefix)
+        listed = iter(obstore.list(self._client, prefix or None, chunk_size=_LISTED_AT_ONCE))
+        while True:
+            self.counts.add(RequestKind.LIST)
+            page = self._ask(prefix, "list it", lambda: next(listed, None), missing_is_failure=True)
+            if page is None:
+                return
+            for found in page:
+                yield _found(found["path"], found)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """As `Store.remove`."""
+        rest = iter(keys)
+        while batch := [check_relative_path(key) for key in islice(rest, _REMOVED_AT_ONCE)]:
+            self.counts.add(RequestKind.DELETE, self._requests_to_remove(len(batch)))
+            try:
+                self._remove(batch)
+            except FileNotFoundError:
+                # Azure and Google say so of each key, and the others may be left.
+                for key in batch:
+                    try:
+                        self._remove([key])
+                    except FileNotFoundError:
+                        self._check_bucket()
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        self._ask(keys[0], "remove it", lambda: obstore.delete(self._client, keys))
+
+    def _requests_to_remove(self, count: int) -> int:
+        if isinstance(self._client, S3Store):
+            return 1
+        return math.ceil(count / 256) if isinstance(self._client, AzureStore) else count
+
+    def _ask(
+        self,
+        key: str,
+        action: str,
+        request: Callable[[], _T],
+        *,
+        raw: bool = False,
+        missing_is_failure: bool = False,
+    ) -> _T:
+        """Return what a request returns; errors of the library become ours, unless they stay raw.
+
+        Raises:
+            FileNotFoundError: Nothing is there; where that cannot be, it is a failure, too.
+        """
+        url = self.url_of(key) if key else self._url
+        goes_on(url)
+        try:
+            answer = request()
+        except FileNotFoundError as error:
+            if not missing_is_failure:
+                raise
+            raise failure_of(error, url, action) from None
+        except BaseError as error:
+            if raw:
+                raise
+            raise failure_of(error, url, action) from None
+        self._exists = True
+        return answer
+
+
+def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
+    """Open a bucket; nothing is asked of it yet.
+
+    Raises:
+        ConfigError: The settings, or those of the environment, do not fit (definite).
+    """
+    common: dict[str, Any] = {
+        "prefix": place.prefix or None,
+        "client_options": {**_CLIENT, "allow_http": settings.allow_http},
+        "retry_config": _RETRY,
+    }
+    client: ObjectStore
+    if place.provider is Provider.S3:
+        s3: S3Config = {
+            "copy_if_not_exists": "multipart",
+            "virtual_hosted_style_request": not settings.path_style,
+        }
+        if settings.endpoint:
+            s3["endpoint"] = settings.endpoint
+        if settings.region:
+            s3["region"] = settings.region
+        if settings.credentials_file:
+            common["credential_provider"] = _file_credentials(settings)
+        client = S3Store(place.bucket, config=s3, **common)
+    else:
+        found: dict[str, Any] = dict(settings.read_credentials())
+        if place.provider is Provider.AZURE:
+            azure = cast("AzureConfig", found | {"account_name": place.account})
+            if settings.endpoint:
+                azure["endpoint"] = settings.endpoint
+            client = AzureStore(place.bucket, config=azure, **common)
+        else:
+            google = cast("GCSConfig", found)
+            if settings.endpoint:
+                google["base_url"] = settings.endpoint
+            client = GCSStore(place.bucket, config=google, **common)
+    return BucketStore(client, place.url)
+
+
+def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:
+    """Return what reads the file of credentials whenever the library wants to know them."""
+
+    def read() -> S3Credential:
+        found = settings.read_credentials()
+        return {
+            "access_key_id": found["aws_access_key_id"],
+            "secret_access_key": found["aws_secret_access_key"],
+            "token": found.get("aws_session_token"),
+            "expires_at": datetime.now(UTC) + timedelta(seconds=_CREDENTIALS_S),
+        }
+
+    return read
+
+
+def _found(key: str, meta: ObjectMeta) -> Found:
+    mark = meta["e_tag"] or meta["version"] or ""
+    return Found(key, meta["size"], meta["last_modified"].timestamp(), mark)
+
+
+def _size_of(content: bytes | Path) -> int:
+    if isinstance(content, bytes):
+        return len(content)
+    with storing(content):
+        return content.stat().st_size
+
+
+def _nothing() -> Generator[bytes, None, None]:
+    yield from ()

@@ -1,0 +1,224 @@
+"""A directory of this machine as a store: files with hard links, forced to the disk.
+
+A file gets its name when its bytes are durable, by one step.  Spark sessions may write below the
+same directory, so files are opened as those of others (decision 72).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import secrets
+import stat
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+from sparktxlog.errors import InvalidNameError, ObjectMissingError, StorageError
+from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
+from sparktxlog.files.stores.store_failures import missing
+from sparktxlog.model.ids import check_relative_path
+from sparktxlog.storage.durability import (
+    replace_file,
+    storing,
+    sync_directory,
+    sync_file,
+    sync_parents,
+)
+from sparktxlog.storage.foreign_files import INCOMING, ForeignFile, goes_on, read_open
+
+#: Names that files have before they get their own; also after a crash.
+_PASSING = re.compile(r"\.[0-9a-f]{16}\.new")
+#: Attempts to create what appears and disappears.
+_ATTEMPTS = 5
+
+
+class DiskStore:
+    """A directory.  Methods are those of `Store`.
+
+    Args:
+        root: It is made when something is put there.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    def __repr__(self) -> str:
+        return f"DiskStore({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """As `Store.url`."""
+        return str(self._root)
+
+    def url_of(self, key: str) -> str:
+        """As `Store.url_of`."""
+        return f"{self._root}/{key}"
+
+    def find(self, key: str) -> Found | None:
+        """As `Store.find`."""
+        file = self._file(key)
+        with storing(file.path):
+            try:
+                status = file.status()
+            except FileNotFoundError:
+                return None
+        return _found(key, status) if stat.S_ISREG(status.st_mode) else None
+
+    def read(self, key: str, *, offset: int = 0, size: int | None = None) -> bytes:
+        """As `Store.read`."""
+        with self._opened(key) as content:
+            if offset == 0 and size is None:
+                return read_open(content.fileno())
+            content.seek(offset)
+            return io.BufferedReader(content).read(-1 if size is None else size)
+
+    def open(self, key: str, *, offset: int = 0) -> OpenContent:
+        """As `Store.open`."""
+        with ExitStack() as opened:
+            content = opened.enter_context(self._opened(key))
+            found = _found(key, os.fstat(content.fileno()))
+            content.seek(offset)
+            return OpenContent(found, self._pieces(found, content, offset, opened.pop_all()))
+
+    def _pieces(
+        self, found: Found, content: FileIO, at: int, opened: ExitStack
+    ) -> Generator[bytes, None, None]:
+        with opened:
+            while piece := content.read(PIECE_BYTES):
+                goes_on(self.url_of(found.key))
+                at += len(piece)
+                yield piece
+        if at < found.size_bytes:
+            raise StorageError(
+                f"{self.url_of(found.key)} became shorter while it was read",
+                hint="Somebody writes into it.",
+                url=self.url_of(found.key),
+            )
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[FileIO]:
+        file = self._file(key)
+        with storing(file.path):
+            try:
+                content = file.open()
+            except FileNotFoundError:
+                raise missing(file.path, "read it") from None
+            with content:
+                yield content
+
+    def create(self, key: str, content: bytes | Path) -> Created:
+        """As `Store.create`."""
+        with self._durable(content) as source:
+            return self._name(source, key, content)
+
+    def replace(self, key: str, content: bytes | Path) -> None:
+        """As `Store.replace`."""
+        target = self._file(key)
+        with self._durable(content) as source, storing(target.path):
+            source.link_as(target)
+            sync_parents([target.path], self._root)
+
+    def copy(self, source: str, target: str) -> Created:
+        """As `Store.copy`: a second name, where the disk has such."""
+        given = self._file(source)
+        with self._opened(source) as content:
+            os.fsync(content.fileno())  # others wrote it, perhaps
+        return self._name(given, target, Path(given.path))
+
+    def _name(self, source: ForeignFile, key: str, content: bytes | Path) -> Created:
+        """Give a durable file the name of a key, unless that has bytes, which are compared."""
+        target = self._file(key)
+        for _ in range(_ATTEMPTS):
+            with storing(target.path):
+                try:
+                    source.link_as(target, replaces=False)
+                    made = True
+                except FileExistsError:
+                    made = False
+                if made:
+                    sync_parents([target.path], self._root)
+                    return Created.NEW
+                with suppress(ObjectMissingError):  # removed meanwhile
+                    with self._opened(key) as found:
+                        os.fsync(found.fileno())
+                    same = same_bytes(content, self.open(key).pieces)
+                    return Created.EQUAL if same else Created.OTHER
+        raise StorageError(
+            f"{target.path} was there and was not there, {_ATTEMPTS} times in turn",
+            hint="Look what else creates and removes it.",
+            url=target.path,
+        )
+
+    @contextmanager
+    def _durable(self, content: bytes | Path) -> Iterator[ForeignFile]:
+        """Give a file whose bytes are on the disk."""
+        if isinstance(content, Path):
+            with storing(content):
+                sync_file(content)
+            yield ForeignFile(str(content.parent), content.name)
+            return
+        passing = self._root / INCOMING / secrets.token_hex(16)
+        with storing(passing):
+            replace_file(passing, content)
+            try:
+                sync_file(passing)
+                yield ForeignFile(self.url, f"{INCOMING}/{passing.name}")
+            finally:
+                passing.unlink(missing_ok=True)
+
+    def list(self, prefix: str = "") -> Iterator[Found]:
+        """As `Store.list`."""
+        top = self._root / check_relative_path(prefix) if prefix else self._root
+        with storing(top):
+            if not top.is_dir():
+                return
+            for directory, names, files, descriptor in os.fwalk(top, onerror=_refuse):
+                goes_on(directory)
+                below = Path(directory).relative_to(self._root)
+                if not below.parts:
+                    names[:] = [name for name in names if name != INCOMING]
+                for name in files:
+                    if _PASSING.fullmatch(name):
+                        continue
+                    try:
+                        status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    if stat.S_ISREG(status.st_mode):
+                        yield _found((below / name).as_posix(), status)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """As `Store.remove`."""
+        directories = set[str]()
+        for key in keys:
+            file = self._file(key)
+            with storing(file.path), suppress(FileNotFoundError):
+                file.remove()
+                directories.add(file.path.rpartition("/")[0])
+        for directory in directories:
+            with storing(directory), suppress(FileNotFoundError):
+                sync_directory(directory)
+
+    def _file(self, key: str) -> ForeignFile:
+        check_relative_path(key)
+        if key.startswith(f"{INCOMING}/") or _PASSING.fullmatch(key.rpartition("/")[2]):
+            raise InvalidNameError(
+                f"{key[:140]!r} is a name that the store itself gives",
+                hint="Choose another name.",
+                value=key[:140],
+            )
+        return ForeignFile(self.url, key)
+
+
+def _found(key: str, status: os.stat_result) -> Found:
+    mark = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return Found(key, status.st_size, status.st_mtime, mark)
+
+
+def _refuse(error: OSError) -> None:
+    """Let `fwalk` fail, except where a directory is missing or was removed meanwhile."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

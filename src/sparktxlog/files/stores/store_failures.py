@@ -1,0 +1,148 @@
+"""What went wrong at a bucket, from the text of its library: an error of ours, and a way out.
+
+Texts of the library hold whole requests and answers, which may name credentials.  So an error says
+only what is taken from them here: the status of HTTP, and the code that the store gave.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sparktxlog.errors import (
+    BucketMissingError,
+    DiskFullError,
+    ObjectMissingError,
+    StorageError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+)
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+#: Where the library begins to repeat itself, as a value of its language.
+_DEBUG = "\n\nDebug source"
+_ENDS = {
+    "Connect": "no connection",
+    "Timeout": "no answer in time",
+    "Request": "the connection broke",
+    "Interrupted": "the connection broke",
+    "Decode": "the answer broke off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A way to fail, what it means and what to do."""
+
+    #: Found in the codes, or the text, of the answer.
+    sign: re.Pattern[str]
+    error: type[StorageError]
+    #: Follows the URL.
+    says: str
+    hint: str
+
+
+def _known(sign: str, error: type[StorageError], says: str, hint: str) -> _Known:
+    return _Known(re.compile(sign), error, says, hint)
+
+
+_KNOWN = (
+    _known(
+        r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist|InvalidBucketName",
+        BucketMissingError,
+        "has no such bucket",
+        "Create the bucket, or correct its name in the URL, or the endpoint and region.",
+    ),
+    _known(
+        r"RequestTimeTooSkewed|RequestExpired",
+        StoreForbiddenError,
+        "refuses requests by this machine's clock",
+        "Set this machine's clock, for example with NTP: 15 minutes are too many.",
+    ),
+    _known(
+        r"ExpiredToken|TokenRefreshRequired|TokenExpired|InvalidToken",
+        StoreForbiddenError,
+        "says that the credentials have expired",
+        "Renew the credentials, in the environment or in the file that the settings name.",
+    ),
+    _known(
+        r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|InvalidAuthenticationInfo",
+        StoreForbiddenError,
+        "does not accept the credentials",
+        "Correct the credentials, in the environment or in the file that the settings name; "
+        "and look at this machine's clock.",
+    ),
+    _known(
+        r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
+        r"|incorrectly configured region|[Rr]edirect without LOCATION|status code: 301",
+        StoreForbiddenError,
+        "is in another region",
+        "Name the region that the bucket is in.",
+    ),
+    _known(
+        r"169\.254\.\d+\.\d+|metadata\.google\.internal|No credentials|no credentials",
+        StoreForbiddenError,
+        "needs credentials, and there are none",
+        "Give the node credentials: in its environment, in a file that the settings name, or by a "
+        "role of its machine.",
+    ),
+    _known(
+        r"QuotaExceeded|StorageFull|InsufficientStorage|status code: 507",
+        DiskFullError,
+        "has no room left",
+        "Raise the bucket's quota, or remove what is not needed; then try again.",
+    ),
+    _known(
+        r"PermissionDenied|Unauthenticated|status code: 40[13]",
+        StoreForbiddenError,
+        "does not let this node do that",
+        "Let it read, write, list and remove there (S3: s3:GetObject, s3:PutObject, "
+        "s3:ListBucket, s3:DeleteObject, s3:AbortMultipartUpload); and look at the credentials.",
+    ),
+    _known(
+        r"SlowDown|status code: (429|408|5\d\d)|kind: (Connect|Timeout|Request|Interrupted|Decode)"
+        r"|error sending request|error decoding|timed out",
+        StoreUnavailableError,
+        "is throttled, down or out of reach",
+        "",
+    ),
+)
+
+
+def failure_of(error: BaseException, url: str, action: str) -> StorageError:
+    """Return the error of this project for one of the library; raise it `from None`.
+
+    Args:
+        url: What it was about.
+        action: What was asked for, such as "read".
+    """
+    text = f"{type(error).__name__}: {error}"
+    answer = _answer_of(text)
+    fields = {"url": url, "action": action, "answer": answer}
+    for known in _KNOWN:
+        if known.sign.search(text):
+            message = f"{url} {known.says}, asked to {action}: {answer}"
+            return known.error(message, hint=known.hint, **fields)
+    return StorageError(f"{url} failed, asked to {action}: {answer}", **fields)
+
+
+def missing(url: str, action: str) -> ObjectMissingError:
+    """Return the error for a key that has nothing."""
+    return ObjectMissingError(f"nothing is at {url}, asked to {action}", url=url, action=action)
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the status of HTTP that a store answered with, None = no answer came."""
+    found = _STATUS.search(str(error))
+    return int(found[1]) if found else None
+
+
+def _answer_of(text: str) -> str:
+    head = text.partition(_DEBUG)[0]
+    status, code = _STATUS.search(head), _CODE.search(head)
+    words = [found[1] for found in (status, code) if found]
+    if not words:
+        kinds = re.findall(r"kind: (\w+)", text)
+        words = [_ENDS[kind] for kind in kinds if kind in _ENDS][:1]
+    return " ".join(words) or text.partition(":")[0]
