@@ -109,6 +109,13 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     _check_secrets(read, where, peers)
     grants = _resolve_grants(read, where)
     rule = _resolve_quorum(read, values, where, peers)
+    if read["commit-table-url"] and read["plain-table-dir"]:
+        raise _wrong(
+            values["plain-table-dir"][1],
+            "plain-table-dir",
+            str(read["plain-table-dir"]),
+            "is not kept for commit tables in a bucket (commit-table-url)",
+        )
     for low, high in _ASCENDING:
         if read[low] > read[high]:
             source = values.get(high, values.get(low, (None, where)))[1]

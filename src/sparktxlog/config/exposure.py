@@ -68,6 +68,7 @@ def secret_files(config: NodeConfig) -> dict[str, Path]:
     found = {f"{one.key}-file": getattr(config, f"{one.attribute}_file") for one in SECRETS}
     found |= {f"token-file of client {one.name}": one.token_file for one in config.grants}
     found["tls-key-file"] = config.tls_key_file
+    found["store-credentials-file"] = config.store_credentials_file
     for one in SECRETS:
         origin = config.origins.get(one.key, "")
         if origin.startswith("file "):

@@ -18,6 +18,7 @@ from sparktxlog.model.values import (
     counted,
     one_of,
     ranged,
+    read_bucket,
     read_copies,
     read_listen,
     read_node_id,
@@ -146,6 +147,26 @@ class NodeConfig:
     commit_table_dir: Path = Setting(_tables_path)(
         "Directory of commit tables (docs/catalog.md), shared by node and Spark executors; "
         "default: data-dir/commit_tables."
+    )
+    commit_table_url: str | None = Setting(read_bucket)(
+        "Prefix in a bucket, such as s3://lake/site-a, in which commit tables lie instead; no "
+        "other site has it (docs/stores.md). commit-table-dir then has only what is on its way "
+        "there, and what was set aside."
+    )
+    store_endpoint: str = Setting(read_url, "")(
+        "URL of the server that has the site's buckets, if it is not the provider's own, such as "
+        "https://minio.site-a.example:9000."
+    )
+    store_region: str = Setting(read_text, "")(
+        "Region of the site's buckets; default: what AWS_REGION says."
+    )
+    store_allow_http: bool = Setting(read_switch, False)(
+        "true: store-endpoint may be http://, over which all bytes travel unencrypted."
+    )
+    store_credentials_file: Path | None = Setting(_path)(
+        "File of lines NAME=VALUE with the credentials of the site's buckets, such as "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, which no other user may read; default: the "
+        "environment, or the role of the machine."
     )
     plain_table_dir: Path | None = Setting(_tables_path)(
         "Directory in which the node keeps a plain Delta table for each commit table, as "

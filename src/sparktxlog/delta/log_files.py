@@ -60,7 +60,12 @@ def commits_in(table: Path) -> list[int]:
 
     Delta's own cleanup removes old ones.
     """
-    found = map(_COMMIT.fullmatch, names_in_log(table))
+    return commits_among(names_in_log(table))
+
+
+def commits_among(names: Iterable[str]) -> list[int]:
+    """Return the versions whose commits are among the names in a log, ascending."""
+    found = map(_COMMIT.fullmatch, names)
     return sorted(int(match[1]) for match in found if match and match[2] == "json")
 
 

@@ -11,23 +11,32 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from io import FileIO
-from typing import Any
-
-from sparktxlog.storage.foreign_files import ForeignFile
+from io import RawIOBase
+from typing import Any, Protocol
 
 #: Most bytes that are read at once.
 _PIECE_BYTES = 1 << 20
+
+
+class Sendable(Protocol):
+    """A file on a disk or in a bucket."""
+
+    def open(self) -> RawIOBase:
+        """Open it to be read; blocks.
+
+        Raises:
+            OSError: There is none, or it is no plain file.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
     """A file that a peer may have; belongs to the event loop."""
 
-    file: ForeignFile
+    file: Sendable
     size_bytes: int
     #: Another name that it may have, for when the first one is gone.
-    otherwise: ForeignFile | None = None
+    otherwise: Sendable | None = None
     #: Runs blocking work on files of its directory.
     run: Callable[..., Awaitable[Any]]
     #: Returns the turn in which a piece is read and sent.
@@ -35,32 +44,32 @@ class Outgoing:
     #: Called with the bytes of each piece that was sent, in number.
     sent: Callable[[int], object] = lambda size: None
 
-    async def opened(self) -> FileIO | None:
+    async def opened(self) -> RawIOBase | None:
         """Open it if a plain file of this size is there; None = a peer must ask elsewhere.
 
         **After calling** give what is open to `pieces`, or close it.
         """
-        found: FileIO | None = await self.run(_opened, self)
+        found: RawIOBase | None = await self.run(_opened, self)
         return found
 
-    async def pieces(self, content: FileIO, offset: int) -> AsyncIterator[bytes]:
+    async def pieces(self, content: RawIOBase, offset: int) -> AsyncIterator[bytes]:
         """Yield the bytes of what `opened` returned from an offset on, and close it."""
         with content:
+            content.seek(offset)
             while True:
                 async with self.turn():
-                    piece = await self.run(os.pread, content.fileno(), _PIECE_BYTES, offset)
+                    piece = await self.run(content.read, _PIECE_BYTES)
                     if not piece:
                         return
                     yield piece
-                offset += len(piece)
                 self.sent(len(piece))
 
 
-def _opened(one: Outgoing) -> FileIO | None:
+def _opened(one: Outgoing) -> RawIOBase | None:
     for file in filter(None, (one.file, one.otherwise)):
         with suppress(OSError):
             content = file.open()
-            if os.fstat(content.fileno()).st_size == one.size_bytes:
+            if content.seek(0, os.SEEK_END) == one.size_bytes:
                 return content
             content.close()
     return None

@@ -22,7 +22,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
 )
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.errors import TransportError, TxLogError
+from sparktxlog.errors import NotOfferedError, TransportError, TxLogError
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.tables.commit_table import check_commit_table_name
@@ -145,8 +145,21 @@ class CatalogLink(Http):
 
 
 def path_of_location(location: str) -> str:
-    """Return the directory that the URL of a table's location names."""
-    return unquote(urlsplit(location).path)
+    """Return the directory that the URL of a table's location names.
+
+    Raises:
+        NotOfferedError: The table lies in a bucket (definite).
+    """
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        raise NotOfferedError(
+            f"the table lies in a bucket, at {location[:200]}: this works on tables in directories "
+            "only",
+            hint="Spark SQL reads and writes it; docs/stores.md says what else does.",
+            field="location",
+            value=location[:200],
+        )
+    return unquote(parts.path)
 
 
 def _parts(name: str) -> tuple[str, str]:

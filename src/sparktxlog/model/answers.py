@@ -39,6 +39,8 @@ class InfoAnswer(TypedDict):
     plain_table_root: str | None
     log_root: str
     commit_table_dir: str
+    #: The prefix in a bucket that has the commit tables instead; None = none.
+    commit_table_url: str | None
     backup_dir: str | None
     replication_compression: bool
     version: str

@@ -5,6 +5,7 @@ Each reader raises ValueError that says what was expected; the caller names key 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Any
@@ -17,6 +18,11 @@ from sparktxlog.model.transactions.synchro_copies import check_expression
 ROLES = ("master", "replica", "witness")
 #: Most votes of one node.
 MAX_WEIGHT = 1_000
+#: A prefix in a bucket; its names need no escape in a URL.
+_BUCKET = re.compile(
+    r"(?:s3|gs)://[a-z0-9][a-z0-9._-]{1,221}(?:/(?!\.+(?:/|$))[A-Za-z0-9._-]+)*/?"
+    r"|abfss://[a-z0-9$-]{1,63}@[a-z0-9]{3,24}\.[a-z0-9.-]+(?:/(?!\.+(?:/|$))[A-Za-z0-9._-]+)*/?"
+)
 
 
 def split_urls(text: str) -> tuple[str, ...]:
@@ -37,6 +43,18 @@ def read_text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected a text that is not empty")
     return value.strip()
+
+
+def read_bucket(value: Any) -> str:
+    """Read the URL of a prefix in a bucket; without `/` at its end."""
+    text = read_text(value)
+    match = _BUCKET.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            "expected s3://bucket/prefix, abfss://container@account.dfs.core.windows.net/prefix or "
+            "gs://bucket/prefix, of letters, digits and '._-'"
+        )
+    return text.rstrip("/")
 
 
 def read_node_id(value: Any) -> NodeId:

@@ -187,6 +187,7 @@ class Node:
         Raises:
             JournalLostError: The journal lacks what the queue table holds.
             NewerReleaseError: A later release wrote the queue table (definite).
+            ConfigError: The bucket of the commit tables cannot be used (definite).
         """
         base, config, view = self.base, self.config, self.base.master.view
         publishes = not config.is_witness and not self.membership.joining.only_joins
@@ -194,6 +195,7 @@ class Node:
             await self.log.open()
         if not config.is_witness:
             await self.donor.start()
+            await self.catalog.start()
         self._run("executor", self.core.executor.run(self._delivery))
         secrets = {one.key: getattr(config, one.attribute) for one in SECRETS}
         self.audit.note_secrets(secrets, base.state.values[INSTANCE])
@@ -369,6 +371,7 @@ class Node:
             else str(config.plain_table_dir),
             "log_root": str(config.data_dir / "log"),
             "commit_table_dir": str(config.commit_table_dir),
+            "commit_table_url": config.commit_table_url,
             "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
             "replication_compression": config.replication_compression,
             "version": __version__,

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from io import BufferedReader, FileIO
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -335,7 +335,7 @@ def read_open(descriptor: int, most: int | None = None) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def digest_of(content: BinaryIO | FileIO, path: str | Path) -> str:
+def digest_of(content: BinaryIO | RawIOBase, path: str | Path) -> str:
     """Return the SHA-256 of the rest of an open file, as hex.
 
     Raises:

@@ -121,6 +121,10 @@ def _maintain_commit_tables(
         tables = link.tables()
         root = Path(info.commit_table_root)
         plain = None if info.plain_table_root is None else Path(info.plain_table_root)
+        if info.commit_table_url is not None:
+            if tables:
+                say(f"commit tables are left as they are: they lie in {info.commit_table_url}")
+            return [], []
         if not root.is_dir():
             if tables:
                 say(f"commit tables are left as they are: {root} is not on this machine")

@@ -384,6 +384,11 @@ class _Source:
     commit_tables: Sequence[KeptCommitTable] = ()
 
 
+def _say_what_is_in_a_bucket(url: str | None) -> None:
+    if url is not None:
+        typer.echo(f"Commit tables lie in {url}, so the image leaves them out.", err=True)
+
+
 def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
     """Return site, lake and commit tables, from the first that is named.
 
@@ -395,6 +400,7 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
         from sparktxlog.config import load_config
 
         checked = load_config(config)
+        _say_what_is_in_a_bucket(checked.commit_table_url)
         return _Source(
             lake=lake or checked.lake_dir,
             site=checked.node_id,
@@ -416,10 +422,12 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
             err=True,
         )
         return _Source(lake=lake)
+    url_of_tables = info.get("commit_table_url")
+    _say_what_is_in_a_bucket(url_of_tables)
     shown = {
         str(table["uuid"]): (str(table["name"]), int(table["version"]))
         for table in api.get("/v1/commit-tables")
-        if table["version"] is not None
+        if table["version"] is not None and url_of_tables is None
     }
     return _Source(
         lake=lake or Path(root),

@@ -69,6 +69,7 @@ from sparktxlog.runtime.commit_tables.reader_tables import PlainTables
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
+from sparktxlog.runtime.commit_tables.site_places import places_of
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
@@ -76,7 +77,6 @@ from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.durability import storing
 
 _log = structlog.get_logger("sparktxlog.catalog")
@@ -103,7 +103,7 @@ class CommitCatalog:
         self._base = base
         self._submits = submits
         self._rivals, self._owners = core.rivals, core.owners
-        self._places = places = TablePlaces(base.config.commit_table_dir)
+        self._places = places = places_of(base.config)
         self.placer = placer = CommitPlacer(base, core.executor, files, places)
         records = TableRecords(base, core.executor, places)
         #: Gives peers what they lack, and fetches what this site lacks.
@@ -128,12 +128,26 @@ class CommitCatalog:
         self._staged = base.budgets.kept(
             base.budgets.staged_tables,
             lambda uuid: asyncio.gather(
-                base.run_on_files(places.path(uuid, ""), places.drop_unused, uuid),
+                base.run_on_files(places.where(uuid), places.drop_unused, uuid),
                 self._owners.release(uuid),
             ),
         )
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def start(self) -> None:
+        """Prove that the store of the tables is this site's and keeps its promises.
+
+        One that does not answer is only named in the log: its tables say the same later.
+
+        Raises:
+            ConfigError: It cannot be used (definite).
+        """
+        config = self._base.config
+        try:
+            await self._run("", self._places.take, f"{config.cluster}/{config.node_id}")
+        except StorageError as error:
+            _log.error("the store of commit tables cannot be asked", reason=str(error))
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -292,24 +306,26 @@ class CommitCatalog:
         Raises:
             StagedCommitError: One is missing or has another size (definite).
         """
-        self._places.check(uuid, content.files)
+        brought = self._places.check(uuid, content.files)
         prefix = commit_file_prefix(transaction_id, uuid)
         found = {
             prefix + file.path: self._places.file(uuid, file.path)
             for file in content.files
             if file.is_new
         }
-        with storing(self._places.path(uuid, "")):  # they may change since they were checked
-            size = len(raw) + sum(file.size() for file in found.values())
         commit_file = prefix + commit_file_name(version)
-        if size > most_carried:
+        if len(raw) + brought > most_carried:
             if version == 0:
                 # A power loss must leave no torn file in the place that the log's will have: its
                 # writer made that of version 0 there; the node makes the later ones.
-                self._places.sync([str(self._places.path(uuid, commit_file_name(version)))])
+                self._places.force_first(uuid)
             return SecuredFiles(files=self._base.payloads.take_in({**found, commit_file: raw}))
-        with storing(self._places.path(uuid, "")):
-            contents = {name: file.read(most_carried) for name, file in found.items()}
+        with storing(self._places.where(uuid)):
+            contents = {name: file.read(brought) for name, file in found.items()}
+        if sum(map(len, contents.values())) != brought:
+            raise StagedCommitError(
+                "files of the commit changed while they were taken", field="add.path"
+            )
         contents[commit_file] = raw
         return SecuredFiles(
             files=tuple(
@@ -594,7 +610,7 @@ class CommitCatalog:
         return self._base.clock.wall() // 1_000
 
     async def _run(self, uuid: str, work: Callable[..., _T], *args: Any) -> _T:
-        found: _T = await self._base.run_on_files(self._places.path(uuid, ""), work, *args)
+        found: _T = await self._base.run_on_files(self._places.where(uuid), work, *args)
         return found
 
 

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,7 +39,7 @@ from sparktxlog.model.tables.commit_table import CommitTable, commit_file_name, 
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.interfaces import OrderedCommit, PutPlaced
 from sparktxlog.supervision import foreseen
 
@@ -87,7 +86,7 @@ class CommitPlacer:
     """Places commits; belongs to the event loop, its file work runs in threads."""
 
     def __init__(
-        self, base: Foundation, executor: Executor, files: FileRepair, places: TablePlaces
+        self, base: Foundation, executor: Executor, files: FileRepair, places: Places
     ) -> None:
         self._base = base
         self._executor = executor
@@ -324,12 +323,12 @@ class CommitPlacer:
         self._unsettled[uuid] = _Unsettled(state, paths)
         self._placed_some.set()
 
-    def _place_of(self, uuid: str) -> Path:
-        return self._places.path(uuid, "")
+    def _place_of(self, uuid: str) -> str:
+        return self._places.where(uuid)
 
     def _hangs(self, uuid: str) -> bool:
         """Return whether work on a table's files does not come back."""
-        kept = Path(self._places.kept_commit(uuid, 0).path).parent
+        kept = self._places.kept_commit(uuid, 0).path.rpartition("/")[0]
         return any(map(self._base.filers.hangs_at, (self._place_of(uuid), kept)))
 
     def _shows(self, uuid: str, version: int) -> bool:

@@ -16,8 +16,8 @@ from sparktxlog.model.answers import OperatorWarning
 from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.commit_tables.reader_table import ReaderTable, remove_unknown
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.supervision import foreseen
 
 _log = structlog.get_logger("sparktxlog.plain")
@@ -31,7 +31,7 @@ _RETRY_S = 10.0
 class PlainTables:
     """The plain tables of this site, `<plain-table-dir>/<schema>/<table>`."""
 
-    def __init__(self, base: Foundation, placer: CommitPlacer, places: TablePlaces) -> None:
+    def __init__(self, base: Foundation, placer: CommitPlacer, places: Places) -> None:
         self._base = base
         self._placer = placer
         self._places = places
@@ -85,7 +85,7 @@ class PlainTables:
         uuid = table.uuid
         try:
             state = await self._placer.placed(table)
-            directory = self._places.path(uuid, "")
+            directory = self._places.log_directory(uuid)
             if uuid not in self._tables:
                 self._tables[uuid] = ReaderTable(directory, _path(root, table))
             await self._base.run_on_files(directory, self._tables[uuid].follow, state.version)

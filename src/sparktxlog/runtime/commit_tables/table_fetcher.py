@@ -39,7 +39,7 @@ from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.commit_tables.table_staging import TableStaging
 from sparktxlog.supervision import KeyedTasks, foreseen
 from sparktxlog.transport.peer_link import PeerLink
@@ -92,7 +92,7 @@ class TableFetcher:
         executor: Executor,
         fetcher: RunFetcher,
         records: TableRecords,
-        places: TablePlaces,
+        places: Places,
     ) -> None:
         self._base = base
         self._executor = executor
@@ -129,7 +129,7 @@ class TableFetcher:
             StorageError: The disk fails.
         """
         links, wanted = tuple(self._base.links.values()), _Wanted(version, file)
-        await self._on_files(uuid, self.staging.doubt, uuid, file)
+        await self._on_files(uuid, self._places.doubt, uuid, file)
         if file.path == commit_file_name(version):
             await self._get_commit(wanted, links, uuid)
             await self._on_files(uuid, self.staging.publish, uuid, [(version, file)])
@@ -258,6 +258,7 @@ class TableFetcher:
     async def _get_file(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
         missing = await self._on_files(uuid, self.staging.missing_file, uuid, wanted.file)
         await self._receive(wanted, links, uuid, missing)
+        await self._on_files(uuid, self._places.arrived, uuid, wanted.file)
 
     async def _receive(
         self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str, missing: StagedFile | None
@@ -300,7 +301,7 @@ class TableFetcher:
         return needed
 
     def _on_files(self, uuid: str, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        return self._base.run_on_files(self._places.path(uuid, ""), work, *args)
+        return self._base.run_on_files(self._places.where(uuid), work, *args)
 
     def _check(
         self, uuid: str, versions: Sequence[VersionFiles], timestamps: dict[int, int]

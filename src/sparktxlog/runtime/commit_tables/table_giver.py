@@ -20,7 +20,7 @@ from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.commit_tables.places import Places
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -37,7 +37,7 @@ class TableGiver:
         self,
         base: Foundation,
         records: TableRecords,
-        places: TablePlaces,
+        places: Places,
         placed: Mapping[str, int],
         throttle: CopyThrottle,
     ) -> None:
@@ -86,7 +86,7 @@ class TableGiver:
             # Delta cleans up its log.
             otherwise=self._places.kept_commit(uuid, version) if is_commit else None,
             size_bytes=wanted.size_bytes,
-            run=partial(self._base.run_on_files, self._places.path(uuid, "")),
+            run=partial(self._base.run_on_files, self._places.where(uuid)),
             turn=self._turn,
             sent=self._base.metrics.donor_plain_bytes.inc,
         )

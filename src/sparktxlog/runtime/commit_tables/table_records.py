@@ -14,16 +14,16 @@ from sparktxlog.model.tables.table_versions import VersionFiles
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.commit_tables.places import Places, TableFile
 from sparktxlog.storage.durability import storing
-from sparktxlog.storage.foreign_files import ForeignFile, digest_of
+from sparktxlog.storage.foreign_files import digest_of
 from sparktxlog.storage.interfaces import PutVersionFiles
 
 #: Most versions, files, and bytes to be counted of one page.
 PAGE_VERSIONS, PAGE_FILES, PAGE_BYTES = 500, 20_000, 1 << 30
 
 
-def count_file(file: ForeignFile, relative: str) -> StagedFile:
+def count_file(file: TableFile, relative: str) -> StagedFile:
     """Return size and digest of a file; blocks.
 
     Raises:
@@ -38,7 +38,7 @@ def count_file(file: ForeignFile, relative: str) -> StagedFile:
 class TableRecords:
     """Records of versions; belongs to the event loop, its file work runs in threads."""
 
-    def __init__(self, base: Foundation, executor: Executor, places: TablePlaces) -> None:
+    def __init__(self, base: Foundation, executor: Executor, places: Places) -> None:
         self._base = base
         self._executor = executor
         self._places = places
@@ -60,7 +60,7 @@ class TableRecords:
             if version not in known:
                 try:
                     known[version] = await self._base.run_on_files(
-                        self._places.path(uuid, ""), self._count, uuid, version
+                        self._places.where(uuid), self._count, uuid, version
                     )
                 except StorageError:
                     if not found:

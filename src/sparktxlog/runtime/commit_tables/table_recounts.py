@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -36,7 +35,7 @@ from sparktxlog.runtime.commit_tables import table_records
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords, count_file
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.commit_tables.places import Places
 
 _log = structlog.get_logger("sparktxlog.recounts")
 
@@ -65,7 +64,7 @@ class TableRecounts:
         base: Foundation,
         records: TableRecords,
         fetcher: TableFetcher,
-        places: TablePlaces,
+        places: Places,
         placed: Mapping[str, int],
     ) -> None:
         self._base = base
@@ -109,7 +108,7 @@ class TableRecounts:
             await self._records.keep(uuid, [*right.values()])
             versions = [right.get(one.version, one) for one in versions]
         findings = [finding for _, _, finding in found]
-        place = self._places.path(uuid, "")
+        place = self._places.where(uuid)
         findings += await self._base.run_on_files(
             place, self._count, table, versions, checked >= placed
         )
@@ -189,8 +188,9 @@ class TableRecounts:
     def _base_of_log(self, uuid: str) -> _LogBase | None:
         """Return where a log begins whose first versions Delta cleaned up, None = it is whole."""
         first = min(self._places.versions(uuid), default=0)
-        directory, placed = Path(self._places.path(uuid, "")), self._placed.get(uuid, -1)
-        checkpoint = newest_checkpoint(directory, placed) if first else None
+        placed = self._placed.get(uuid, -1)
+        directory = self._places.log_directory(uuid) if first else None
+        checkpoint = None if directory is None else newest_checkpoint(directory, placed)
         if checkpoint is None or checkpoint.version < first - 1:
             return None
         return _LogBase(first, checkpoint)
@@ -305,7 +305,7 @@ class TableRecounts:
             repaired, text = False, one.text
             try:
                 if one.fault is FileFault.FOREIGN:
-                    place = self._places.path(table.uuid, "")
+                    place = self._places.where(table.uuid)
                     await self._base.run_on_files(
                         place, self._places.set_aside, table.uuid, one.file
                     )

@@ -34,6 +34,7 @@ from sparktxlog.errors import (
     NotFoundError,
 )
 from sparktxlog.protocol.master import first_view
+from sparktxlog.runtime.commit_tables.site_places import places_of
 from sparktxlog.runtime.leaving_fork.fork_search import (
     ClientApi,
     Followed,
@@ -51,7 +52,6 @@ from sparktxlog.runtime.leaving_fork.giving_up import (
 )
 from sparktxlog.runtime.membership.founding import core_config, with_log_id
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order, keep_order
-from sparktxlog.storage.commit_tables.table_places import set_tables_aside
 from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
@@ -287,7 +287,7 @@ class _Act:
                     old.rename(free_name(directory / old.name))
                     sync_directory(old.parent)
             sync_directory(directory)
-            set_tables_aside(self._config.commit_table_dir, entry.mark)
+            places_of(self._config).set_all_aside(entry.mark)
             if prepared.exists():
                 shutil.rmtree(prepared)
             self._attic.finish(entry)

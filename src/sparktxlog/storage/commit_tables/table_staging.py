@@ -1,7 +1,8 @@
 """Versions of a commit table on their way from another site into the table's directory.
 
     <root>/.fetched/<UUID>/_delta_log/…     commit files, until everything that they name is there
-    <root>/<UUID>/…                         data files, at once: no version names them yet
+    <root>/<UUID>/…                         data files, which get their places at once: no version
+                                            names them yet
 
 A file that is here already, in its place or in the attic of commit tables, is used if its digest
 agrees.
@@ -16,8 +17,7 @@ from pathlib import Path
 
 from sparktxlog.attic.attic import Attic
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
-from sparktxlog.storage.durability import storing
+from sparktxlog.storage.commit_tables.places import Places
 
 _FETCHED = ".fetched"
 
@@ -26,10 +26,10 @@ class TableStaging:
     """Puts together versions of commit tables; its methods block.
 
     Args:
-        root: Directory of all tables.
+        root: Where files of peers arrive.
     """
 
-    def __init__(self, root: Path, places: TablePlaces) -> None:
+    def __init__(self, root: Path, places: Places) -> None:
         self._root = root
         self._places = places
 
@@ -42,19 +42,13 @@ class TableStaging:
         return self._missing(uuid, file, replace(file, path=f"{_FETCHED}/{uuid}/{file.path}"))
 
     def missing_file(self, uuid: str, file: StagedFile) -> StagedFile | None:
-        """Return as what a file has to arrive, below the root; None = it has its place.
+        """Return as what a file has to arrive, below the root; None = it is here.
 
-        What else is in that place goes to the attic.
+        What else is in its place goes to the attic.
         """
-        place = replace(file, path=f"{uuid}/{file.path}")
-        if not self._places.arrivals.holds(place):
-            self._places.set_aside(uuid, file.path)
-        return self._missing(uuid, file, place)
-
-    def doubt(self, uuid: str, file: StagedFile) -> None:
-        """Make the next look at a file in its place read its bytes: they may have decayed."""
-        arrivals = self._places.arrivals
-        arrivals.forget(arrivals.root / uuid / file.path)
+        if self._places.holds(uuid, file):
+            return None
+        return self._missing(uuid, file, replace(file, path=f"{uuid}/{file.path}"))
 
     def _missing(self, uuid: str, file: StagedFile, place: StagedFile) -> StagedFile | None:
         """Return the place of a file, None if it is there, perhaps taken from here."""
@@ -75,10 +69,8 @@ class TableStaging:
         """
         unsynced = self._places.place(uuid, {})
         for version, file in commits:
-            if not self._places.arrivals.holds(replace(file, path=f"{uuid}/{file.path}")):
-                self._places.set_aside(uuid, file.path)
-                with storing(self._root):
-                    Path(self._places.kept_commit(uuid, version).path).unlink(missing_ok=True)
+            if not self._places.holds(uuid, file):
+                self._places.forget_kept(uuid, version)
             waiting = str(self.commit_file(uuid, file))
             unsynced |= self._places.publish(uuid, version, waiting)
         self._places.sync(unsynced)

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.files.arrivals import Arrivals
@@ -33,6 +34,13 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 _FEW_FILES, _PARALLEL_FILES = 8, 8
 
 
+class Source(Protocol):
+    """A file that the store takes in."""
+
+    def link_as(self, target: ForeignFile) -> None:
+        """Give it, or a copy of it, a place on the store's disk."""
+
+
 class LocalPayloadStore(Arrivals, PayloadStore):
     """A payload store in a directory; safe to use from several threads.
 
@@ -45,7 +53,7 @@ class LocalPayloadStore(Arrivals, PayloadStore):
         with storing(path):
             replace_file(path, content)
 
-    def take_in(self, sources: Mapping[str, ForeignFile | bytes]) -> tuple[StagedFile, ...]:
+    def take_in(self, sources: Mapping[str, Source | bytes]) -> tuple[StagedFile, ...]:
         """Give files, or bytes, places in the store; whatever was there is replaced.
 
         A file is linked: a write into it damages it here too, and a check finds that.
@@ -79,7 +87,7 @@ class LocalPayloadStore(Arrivals, PayloadStore):
             self._remember(path, self._mark(file, path), file.digest)
         return tuple(files)
 
-    def _taken_in(self, relative: str, path: Path, source: ForeignFile | bytes) -> StagedFile:
+    def _taken_in(self, relative: str, path: Path, source: Source | bytes) -> StagedFile:
         with storing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(source, bytes):

@@ -74,6 +74,8 @@ class NodeInfo:
     published: int = 0
     #: Directory of the commit tables.
     commit_table_root: str = ""
+    #: The prefix in a bucket that has them instead; None = none.
+    commit_table_url: str | None = None
     #: Directory of plain tables next to them, None = there are none.
     plain_table_root: str | None = None
     #: Where old files are kept before a copy replaces them, None = nowhere.

@@ -1,0 +1,32 @@
+"""Where the commit tables of a site are, by the settings of its node."""
+
+from __future__ import annotations
+
+from sparktxlog.config import NodeConfig
+from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
+
+
+def places_of(config: NodeConfig) -> Places:
+    """Return the places of a node's commit tables; no file is looked at.
+
+    Raises:
+        ConfigError: The bucket cannot be reached by what the settings say (definite).
+        MissingDependencyError: The library for its scheme is not installed (definite).
+    """
+    if config.commit_table_url is None:
+        return TablePlaces(config.commit_table_dir)
+    from sparktxlog.files.stores.opening import store_at
+    from sparktxlog.files.stores.store_settings import StoreSettings
+    from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
+
+    settings = StoreSettings(
+        endpoint=config.store_endpoint,
+        region=config.store_region,
+        allow_http=config.store_allow_http,
+        credentials_file=config.store_credentials_file,
+    )
+    return BucketPlaces(
+        store_at(config.commit_table_url, settings, field="commit-table-url"),
+        config.commit_table_dir,
+    )

@@ -1,0 +1,328 @@
+"""Commit tables in a bucket: one prefix below a root for each table, named by its UUID.
+
+    <root>/<UUID>/…          as Spark writes it
+    <root>/.owner            which site has the root
+    <root>/.given/<UUID>     the node gave the table this place
+    <root>/.commits/<UUID>/  second copies of commit files, as in a directory
+    <root>/.forks/<act>/…    all tables, when the node left its history
+
+Spark sessions reach it with credentials of their own, or those that the node gives them.  What is
+on its way from peers, and what was set aside, lies in a directory of the node: files are checked
+there before a byte of them appears in the bucket, and a transfer goes on after a kill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import structlog
+
+from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.delta.commit_contents import NeededFile
+from sparktxlog.delta.log_files import commits_among
+from sparktxlog.errors import ConfigError, CorruptLogError, ObjectMissingError
+from sparktxlog.files.arrivals import Arrivals
+from sparktxlog.files.stores.objects import StoredObject
+from sparktxlog.files.stores.proof import prove
+from sparktxlog.files.stores.store import Created, Found, Store
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.storage.commit_tables.places import UUID, Places
+from sparktxlog.storage.commit_tables.table_places import FORKED, KEPT_COMMITS
+from sparktxlog.storage.durability import free_name, storing, sync_parents, write_durably
+from sparktxlog.storage.foreign_files import ForeignFile, digest_of, goes_on
+
+_log = structlog.get_logger("sparktxlog.tables")
+
+_OWNER, _GIVEN, _FORKS = ".owner", ".given", ".forks"
+_BLOCK_BYTES = 1 << 20
+#: Checkpoints that were read, below the directory of what is on its way.
+_LOGS_READ = ".logs"
+#: Objects whose digest is remembered.
+_REMEMBERED = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class _TableObject(StoredObject):
+    """An object of a table; what was read of it needs no second look."""
+
+    #: Called with its key, its mark and the SHA-256 of its bytes.
+    seen: Callable[[str, str, str], None]
+
+    def link_as(self, target: ForeignFile) -> None:
+        """Copy it to a disk of the node."""
+        digest = hashlib.sha256()
+        path = Path(target.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with self.open() as content, path.open("xb") as file:
+            while block := content.read(_BLOCK_BYTES):
+                digest.update(block)
+                file.write(block)
+                goes_on(self.path)
+            self.seen(self.key, content.found.mark, digest.hexdigest())
+
+    def read(self, most: int | None = None) -> bytes:
+        with self.open() as content:
+            found = io.BufferedReader(content).read(-1 if most is None else most + 1)
+            if len(found) == content.found.size_bytes:
+                self.seen(self.key, content.found.mark, hashlib.sha256(found).hexdigest())
+        return found
+
+
+class BucketPlaces(Places):
+    """The commit tables of this site, in a bucket.
+
+    Args:
+        store: Its root has a prefix for each table.
+        local: Directory of the node, for what is on its way and what was set aside.
+    """
+
+    def __init__(self, store: Store, local: Path) -> None:
+        super().__init__()
+        self._store, self._local = store, local
+        #: Key → mark and SHA-256 of what was read there.
+        self._known: dict[str, tuple[str, str]] = {}
+        self._knowing = threading.Lock()
+
+    @cached_property
+    def arrivals(self) -> Arrivals:
+        return Arrivals(self._local)
+
+    # -- places ------------------------------------------------------------------------------------
+
+    def take(self, owner: str) -> None:
+        prove(self._store)
+        if self._store.create(_OWNER, owner.encode()) is Created.OTHER:
+            other = self._store.read(_OWNER).decode(errors="replace")[:200]
+            raise ConfigError(
+                f"{self._store.url} has the commit tables of site {other!r}, and this is {owner!r}",
+                hint="Name a prefix that no other site has with commit-table-url.  If that site is "
+                f"gone for good, remove the object {self._store.url_of(_OWNER)}.",
+                key="commit-table-url",
+                value=self._store.url,
+            )
+
+    def make(self, uuid: str) -> None:
+        self._store.create(f"{_GIVEN}/{uuid}", b"")
+
+    def drop_unused(self, uuid: str) -> None:
+        if next(iter(self._store.list(uuid)), None) is None:
+            self._store.remove([f"{_GIVEN}/{uuid}"])
+
+    def has(self, uuid: str) -> bool:
+        if UUID.fullmatch(uuid) is None:
+            return False
+        return self._store.find(f"{_GIVEN}/{uuid}") is not None
+
+    def location(self, uuid: str) -> str:
+        return self._store.url_of(uuid)
+
+    def uuid_at(self, location: str) -> str | None:
+        # Hadoop's name for the same scheme.
+        parent, _, name = location.replace("s3a://", "s3://", 1).rstrip("/").rpartition("/")
+        return name if parent == self._store.url and UUID.fullmatch(name) else None
+
+    def where(self, uuid: str) -> str:
+        return self._store.url_of(uuid)
+
+    def file(self, uuid: str, relative: str) -> _TableObject:
+        return self._object(f"{uuid}/{relative}")
+
+    def _object(self, key: str) -> _TableObject:
+        goes_on(self._store.url_of(key))
+        return _TableObject(self._store, key, self._remember)
+
+    def set_all_aside(self, name: str) -> None:
+        attic, aside = Attic.of_commit_tables(self._local), f"{_FORKS}/{name}"
+        gone = list[str]()
+        for found in self._store.list():
+            first = found.key.partition("/")[0]
+            if UUID.fullmatch(first) or first == KEPT_COMMITS:
+                goes_on(self._store.url_of(found.key))
+                with suppress(ObjectMissingError):  # an attempt before moved it
+                    self._store.copy(found.key, f"{aside}/{found.key}")
+                gone.append(found.key)
+        if gone:
+            with storing(self._local):
+                entry = attic.begin(Kind.FORK, name, FORKED)
+                where = f"{self._store.url_of(aside)}\n".encode()
+                write_durably(entry.path / "in-the-bucket.txt", where)
+                attic.finish(entry)
+            self._store.remove(gone)
+
+    # -- what was ordered --------------------------------------------------------------------------
+
+    def holds(self, uuid: str, file: StagedFile) -> bool:
+        key = f"{uuid}/{file.path}"
+        found = self._store.find(key)
+        if found is None:
+            return False
+        if found.size_bytes == file.size_bytes and self._digest_of(found) == file.digest:
+            return True
+        self.set_aside(uuid, file.path)
+        return False
+
+    def _digest_of(self, found: Found) -> str:
+        """Return the SHA-256 of an object, whose bytes are read once."""
+        with self._knowing:
+            known = self._known.get(found.key)
+        if known is None or known[0] != found.mark:
+            with self._object(found.key).open() as content:
+                known = content.found.mark, digest_of(content, self._store.url_of(found.key))
+            self._remember(found.key, *known)
+        return known[1]
+
+    def _remember(self, key: str, mark: str, digest: str) -> None:
+        with self._knowing:
+            if len(self._known) >= _REMEMBERED:
+                del self._known[next(iter(self._known))]
+            self._known[key] = mark, digest
+
+    def arrived(self, uuid: str, file: StagedFile) -> None:
+        path = Path(self.arrivals.path(f"{uuid}/{file.path}"))
+        if path.exists():
+            self.place(uuid, {file.path: str(path)})
+            with storing(path):
+                path.unlink()
+
+    def doubt(self, uuid: str, file: StagedFile) -> None:
+        with self._knowing:
+            self._known.pop(f"{uuid}/{file.path}", None)
+
+    def place(self, uuid: str, sources: Mapping[str, str | bytes]) -> set[str]:
+        for relative, source in sources.items():
+            if self._put(f"{uuid}/{relative}", source) is not Created.OTHER:
+                continue
+            _log.warning(
+                "a file of a table was not the one that the log has",
+                path=self._store.url_of(f"{uuid}/{relative}"),
+            )
+            self.set_aside(uuid, relative)
+            if self._put(f"{uuid}/{relative}", source) is Created.OTHER:
+                raise CorruptLogError(
+                    f"{self._store.url_of(f'{uuid}/{relative}')} is not the file that the log has",
+                    hint="Somebody writes into the table. Move the object away; the node then "
+                    "places the right one.",
+                    path=self._store.url_of(f"{uuid}/{relative}"),
+                )
+        return set()
+
+    def _put(self, key: str, source: str | bytes) -> Created:
+        """Put a file, or bytes, under a key, unless it has some; those of a writer are not sent."""
+        goes_on(self._store.url_of(key))
+        content = source if isinstance(source, bytes) else Path(source)
+        found = self._store.find(key) if self._is_known(key) else None
+        if found is None:
+            return self._store.create(key, content)
+        with storing(source if isinstance(source, str) else key):
+            if isinstance(content, bytes):
+                size, digest = len(content), hashlib.sha256(content).hexdigest()
+            else:
+                size = content.stat().st_size
+                with content.open("rb") as file:
+                    digest = digest_of(file, content)
+        is_same = found.size_bytes == size and self._digest_of(found) == digest
+        return Created.EQUAL if is_same else Created.OTHER
+
+    def _is_known(self, key: str) -> bool:
+        with self._knowing:
+            return key in self._known
+
+    def set_aside(self, uuid: str, path: str) -> None:
+        source = self.file(uuid, path)
+        attic, why = (
+            Attic.of_commit_tables(self._local),
+            "other bytes were in the place of the log's",
+        )
+        try:
+            with storing(source.path), source.open() as content:
+                entry = attic.begin(Kind.FILES, "", why, table=uuid)
+                attic.finish(entry)
+                kept = free_name(entry.path / path)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                with kept.open("wb") as file:
+                    shutil.copyfileobj(content, file, 1 << 20)
+                sync_parents([kept], self._local)
+        except FileNotFoundError:
+            return
+        self._store.remove([f"{uuid}/{path}"])
+
+    def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[str]:
+        return set()
+
+    def sync(self, paths: Iterable[str]) -> None:
+        pass  # what a store took is durable
+
+    def force_first(self, uuid: str) -> None:
+        pass
+
+    # -- published versions ------------------------------------------------------------------------
+
+    def published(self, uuid: str, version: int) -> bytes | None:
+        try:
+            return self.file(uuid, commit_file_name(version)).read()
+        except FileNotFoundError:
+            return None
+
+    def is_published(self, uuid: str, version: int) -> bool:
+        return self._store.find(f"{uuid}/{commit_file_name(version)}") is not None
+
+    def versions(self, uuid: str) -> list[int]:
+        return self._versions(f"{uuid}/{COMMIT_LOG[:-1]}")
+
+    def _versions(self, prefix: str) -> list[int]:
+        return commits_among(found.key.rpartition("/")[2] for found in self._store.list(prefix))
+
+    def log_directory(self, uuid: str) -> Path:
+        copy = self._local / _LOGS_READ / uuid
+        with storing(copy):
+            shutil.rmtree(copy, ignore_errors=True)
+            for found in self._store.list(f"{uuid}/{COMMIT_LOG[:-1]}"):
+                name = found.key.removeprefix(f"{uuid}/")
+                if "checkpoint" in name or "/_sidecars/" in name:
+                    path = copy / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("wb") as file, suppress(ObjectMissingError):
+                        file.writelines(self._store.open(found.key).pieces)
+        return copy
+
+    def kept_commit(self, uuid: str, version: int) -> _TableObject:
+        name = commit_file_name(version).rpartition("/")[2]
+        return self._object(f"{KEPT_COMMITS}/{uuid}/{name}")
+
+    def forget_kept(self, uuid: str, version: int) -> None:
+        self._store.remove([self.kept_commit(uuid, version).key])
+
+    def keep_commits(self, uuid: str, versions: Iterable[int] | None) -> None:
+        if versions is None:
+            kept = set(self._versions(f"{KEPT_COMMITS}/{uuid}"))
+            versions = (v for v in self.versions(uuid) if v not in kept)
+        for version in versions:
+            goes_on(self.where(uuid))
+            with suppress(ObjectMissingError):  # Delta was faster; it has one
+                self._store.copy(
+                    f"{uuid}/{commit_file_name(version)}", self.kept_commit(uuid, version).key
+                )
+
+    def publish(self, uuid: str, version: int, source: str | bytes) -> set[str]:
+        key = f"{uuid}/{commit_file_name(version)}"
+        goes_on(self._store.url_of(key))
+        content = source if isinstance(source, bytes) else Path(source)
+        if self._store.create(key, content) is Created.OTHER:
+            raise CorruptLogError(
+                f"{self._store.url_of(key)} is not the commit that the log has as version "
+                f"{version}",
+                hint="Somebody wrote into the table. Move the object away; the node then publishes "
+                "the right one.",
+                path=self._store.url_of(key),
+            )
+        return set()

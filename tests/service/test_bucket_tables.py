@@ -1,0 +1,235 @@
+"""Commit tables in buckets: each site has its own, and files travel between them by the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.service.local_nodes import config_of, serving, until
+from tests.service.test_catalog_api import Caller
+from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.support.delta_writer import StagedTable, path_of
+from tests.support.store_servers import StoreServer
+
+from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.store import Store
+from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.verify.table_verification import CommitTableResult, verify_commit_tables
+
+BIG = b"rows of a file that no run carries" * 4_000
+
+
+@dataclass
+class Site:
+    """A node, and the table in its bucket as writers of the site see it."""
+
+    caller: Caller
+    store: Store
+    #: Where a writer makes its files before it puts them into the bucket.
+    table: StagedTable
+
+    async def write(self, version: int, content: bytes = b"rows") -> None:
+        """Commit a version that adds a file."""
+        body = self.table.update(self.table.stage(version, self.table.add(content)))
+        self.upload()
+        status, answer = await self.caller.commit(body)
+        assert status == 200, answer
+
+    def upload(self) -> None:
+        """Put what the writer made into the bucket, as Spark does."""
+        for path in self.table.directory.rglob("*"):
+            if path.is_file():
+                self.store.create(self.key(str(path.relative_to(self.table.directory))), path)
+
+    def key(self, path: str) -> str:
+        return f"{self.table.table_id}/{path}"
+
+    async def placed(self, version: int) -> None:
+        """Wait until a version is in the bucket."""
+        key = self.key(commit_file_name(version))
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(self.store.find, key) is None:
+                await asyncio.sleep(0.05)
+
+    def files(self) -> dict[str, str]:
+        """Return all objects of the table with their digests, without what is only staged."""
+        return {
+            one.key: hashlib.sha256(self.store.read(one.key)).hexdigest()
+            for one in self.store.list(self.table.table_id)
+            if "_staged_commits" not in one.key
+        }
+
+
+@dataclass
+class Cluster:
+    """Nodes of one log; each has a prefix of one bucket."""
+
+    directory: Path
+    server: StoreServer
+    names: str = "AB"
+    table: StagedTable | None = None
+
+    def __post_init__(self) -> None:
+        self.ports = free_ports(self.names)
+        self.settings = StoreSettings(
+            endpoint=self.server.endpoint, region="us-east-1", allow_http=True
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[list[Site]]:
+        """Run them; at first the first one creates a table."""
+        async with AsyncExitStack() as stack, aiohttp.ClientSession() as session:
+            nodes = []
+            for name in self.names:
+                config = config_of(
+                    self.directory,
+                    name,
+                    self.ports,
+                    commit_table_url=self.url(name),
+                    store_endpoint=self.server.endpoint,
+                    store_region="us-east-1",
+                    store_allow_http="true",
+                )
+                listener = socket.create_server(("127.0.0.1", self.ports[name]))
+                nodes.append(await stack.enter_async_context(serving(config, listener)))
+            await until(lambda: all(node.membership.joining.proven for node in nodes))
+            callers = [Caller(node, session) for node in nodes]
+            is_new = self.table is None
+            if is_new:
+                self.table = await callers[0].stage()
+                assert self.table.location == f"{self.url('A')}/{self.table.table_id}"
+            found = [self.site(caller) for caller in callers]
+            if is_new:
+                first = found[0]
+                first.table.write_first(first.table.add())
+                first.upload()
+                status, answer = await first.caller.ask("POST", path_of(), first.table.creation())
+                assert status == 200, answer
+            yield found
+
+    def url(self, name: str) -> str:
+        return f"{self.server.url}/{self.directory.name}/{name}"
+
+    def site(self, caller: Caller) -> Site:
+        name = caller.node.config.node_id
+        assert self.table is not None
+        drafts = replace(self.table, directory=self.directory / "drafts" / name)
+        drafts.directory.mkdir(parents=True, exist_ok=True)
+        return Site(caller=caller, store=store_at(self.url(name), self.settings), table=drafts)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, seaweedfs: StoreServer) -> Cluster:
+    return Cluster(tmp_path, seaweedfs)
+
+
+def test_two_sites_write_one_table_in_two_buckets(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await b.placed(0)
+            await b.write(1, BIG)
+            await a.placed(1)
+            await a.write(2, BIG[::-1])
+            await b.placed(2)
+            assert await a.caller.version() == await b.caller.version() == 2
+            here, there = [await asyncio.to_thread(site.files) for site in (a, b)]
+            assert here == there and len(here) == 6
+            # Nothing of a table is on a disk of the nodes, but what their runs carried.
+            local = a.caller.node.config.commit_table_dir
+            assert not [path for path in local.rglob("*") if path.is_file()]
+
+    asyncio.run(main())
+
+
+def test_a_lost_object_and_a_damaged_one_come_back_from_the_other_site(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await a.write(1, BIG)
+            await a.write(2)
+            await b.placed(2)
+            before = await asyncio.to_thread(b.files)
+            assert (await verified(b)).sound
+            keys = {one.size_bytes: one.key for one in b.store.list(b.table.table_id)}
+            b.store.remove([keys[len(BIG)]])
+            b.store.replace(keys[len(b"rows")], b"swor")
+            found = await verified(b)
+            assert {one.fault.value for one in found.findings} == {"missing", "changed"}
+            await verified(b, repair=True)
+            assert await asyncio.to_thread(b.files) == before
+            assert (await verified(b)).sound
+
+    asyncio.run(main())
+
+
+async def verified(site: Site, **how: Any) -> CommitTableResult:
+    """Verify the table of a site, as the command does."""
+
+    def run() -> tuple[CommitTableResult, ...]:
+        with closing(HttpLogSource(site.caller.node.config.master_url, None)) as source:
+            return verify_commit_tables(source, **how)
+
+    (found,) = await asyncio.to_thread(run)
+    return found
+
+
+def test_a_site_that_lost_its_bucket_gets_all_versions_again(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await a.write(1, BIG)
+            await b.placed(1)
+            kept = b.caller.node.base.journal.read_placed_versions
+            await until(lambda: kept() == {b.table.table_id: 1})
+            before = await asyncio.to_thread(b.files)
+        b.store.remove([one.key for one in b.store.list()])
+        async with cluster.running() as (a, b):
+            await b.placed(1)
+            assert await asyncio.to_thread(b.files) == before
+
+    asyncio.run(main())
+
+
+def test_an_object_of_somebody_else_goes_to_the_attic(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await b.placed(0)
+            add = a.table.add(BIG)
+            commit = a.table.stage(1, add)
+            a.upload()
+            b.store.create(b.key(add["add"]["path"]), b"of somebody else")
+            status, answer = await a.caller.commit(a.table.update(commit))
+            assert status == 200, answer
+            await b.placed(1)
+            assert b.store.read(b.key(add["add"]["path"])) == BIG
+            attic = Attic.of_commit_tables(b.caller.node.config.commit_table_dir)
+            (entry,) = attic.entries(Kind.FILES, b.table.table_id)
+            kept = Path(entry.directory) / "content" / add["add"]["path"]
+            assert kept.read_bytes() == b"of somebody else"
+
+    asyncio.run(main())
+
+
+def test_a_commit_whose_files_are_not_in_the_bucket_is_refused(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, _):
+            commit = a.table.stage(1, a.table.add(BIG))
+            status, answer = await a.caller.commit(a.table.update(commit))
+            assert status == 400 and "there is no file s3://" in answer["error"]["message"]
+            a.store.create(
+                a.key(f"_delta_log/_staged_commits/{commit['file-name']}"),
+                a.table.staged(commit["file-name"]),
+            )
+            status, answer = await a.caller.commit(a.table.update(commit))
+            assert status == 400 and "is not at this site" in answer["error"]["message"]
+
+    asyncio.run(main())

@@ -1,0 +1,169 @@
+"""Commit tables in a bucket: what is placed, compared, set aside, and read only once."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.delta.commit_contents import NeededFile
+from sparktxlog.errors import CorruptLogError, StagedCommitError
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.store import OpenContent
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
+from sparktxlog.storage.foreign_files import ForeignFile
+
+TABLE = "0b5d7e3c-94a0-4cf2-8f5b-9c44e5d3a111"
+PART, ROWS = "part-0.parquet", b"rows" * 1000
+
+
+class Watched(DiskStore):
+    """Notes which keys are read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.opened: list[str] = []
+
+    def open(self, key: str, *, offset: int = 0) -> OpenContent:
+        self.opened.append(key)
+        return super().open(key, offset=offset)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Watched:
+    return Watched(tmp_path / "bucket")
+
+
+@pytest.fixture
+def places(store: Watched, tmp_path: Path) -> BucketPlaces:
+    return BucketPlaces(store, tmp_path / "local")
+
+
+def staged(content: bytes, path: str = PART) -> StagedFile:
+    digest = hashlib.sha256(content).hexdigest()
+    return StagedFile(path=path, size_bytes=len(content), rows=0, digest=digest)
+
+
+def test_a_place_is_given_once_and_taken_back_while_nothing_is_there(
+    places: BucketPlaces, store: Watched
+) -> None:
+    assert not places.has(TABLE)
+    places.make(TABLE)
+    assert places.has(TABLE)
+    assert places.uuid_at(places.location(TABLE)) == TABLE
+    assert places.uuid_at(f"s3://elsewhere/{TABLE}") is None
+    places.drop_unused(TABLE)
+    assert not places.has(TABLE)
+    places.make(TABLE)
+    store.create(f"{TABLE}/{PART}", ROWS)
+    places.drop_unused(TABLE)
+    assert places.has(TABLE), "somebody wrote there"
+
+
+def test_what_its_writer_staged_is_read_once_and_stays_where_it_is(
+    places: BucketPlaces, store: Watched, tmp_path: Path
+) -> None:
+    store.create(f"{TABLE}/{PART}", ROWS)
+    payload = ForeignFile(str(tmp_path), f"payloads/{PART}")
+    places.file(TABLE, PART).link_as(payload)
+    assert Path(payload.path).read_bytes() == ROWS
+    places.place(TABLE, {PART: payload.path})
+    assert places.holds(TABLE, staged(ROWS))
+    assert store.opened == [f"{TABLE}/{PART}"]
+    places.doubt(TABLE, staged(ROWS))
+    assert places.holds(TABLE, staged(ROWS))
+    assert len(store.opened) == 2, "a doubt has it read again"
+
+
+def test_bytes_that_differ_go_to_the_attic_and_the_log_s_are_placed(
+    places: BucketPlaces, store: Watched, tmp_path: Path
+) -> None:
+    store.create(f"{TABLE}/{PART}", b"others")
+    places.place(TABLE, {PART: ROWS})
+    assert store.read(f"{TABLE}/{PART}") == ROWS
+    (entry,) = Attic.of_commit_tables(tmp_path / "local").entries(Kind.FILES, TABLE)
+    assert (Path(entry.directory) / "content" / PART).read_bytes() == b"others"
+
+
+def test_a_version_is_published_once(places: BucketPlaces, store: Watched) -> None:
+    places.publish(TABLE, 1, b"{}\n")
+    places.publish(TABLE, 1, b"{}\n")
+    assert places.published(TABLE, 1) == b"{}\n" and places.published(TABLE, 2) is None
+    assert places.is_published(TABLE, 1) and not places.is_published(TABLE, 2)
+    with pytest.raises(CorruptLogError, match="is not the commit that the log has as version 1"):
+        places.publish(TABLE, 1, b"{ }\n")
+    assert places.versions(TABLE) == [1]
+
+
+def test_commits_have_second_copies_until_they_are_forgotten(
+    places: BucketPlaces, store: Watched
+) -> None:
+    for version in (0, 1, 2):
+        places.publish(TABLE, version, b"%d" % version)
+    places.keep_commits(TABLE, range(1))
+    places.keep_commits(TABLE, None)
+    store.remove([f"{TABLE}/{commit_file_name(1)}"])
+    places.keep_commits(TABLE, range(3))
+    assert [places.kept_commit(TABLE, version).read() for version in range(3)] == [b"0", b"1", b"2"]
+    places.forget_kept(TABLE, 1)
+    with pytest.raises(FileNotFoundError):
+        places.kept_commit(TABLE, 1).read()
+
+
+def test_a_file_of_a_peer_appears_once_it_is_whole(places: BucketPlaces, store: Watched) -> None:
+    file = staged(ROWS)
+    arriving = staged(ROWS, f"{TABLE}/{PART}")
+    with pytest.raises(ConnectionError):
+        places.arrivals.fetch(arriving, broken)
+    places.arrived(TABLE, file)
+    assert store.find(f"{TABLE}/{PART}") is None
+    places.arrivals.fetch(arriving, lambda offset: [ROWS[offset:]])
+    places.arrived(TABLE, file)
+    assert store.read(f"{TABLE}/{PART}") == ROWS
+    assert not Path(places.arrivals.path(arriving.path)).exists()
+
+
+def broken(offset: int) -> list[bytes]:
+    raise ConnectionError
+
+
+def test_a_staged_commit_and_its_files_are_checked(places: BucketPlaces, store: Watched) -> None:
+    store.create(f"{TABLE}/_delta_log/_staged_commits/x.json", b"{}")
+    with places.staged(TABLE, "x.json", 2) as content:
+        assert content == b"{}"
+    with pytest.raises(StagedCommitError, match="there is no file"), places.staged(TABLE, "y", 2):
+        pass
+    with pytest.raises(StagedCommitError, match="has 2 bytes"), places.staged(TABLE, "x.json", 3):
+        pass
+    store.create(f"{TABLE}/{PART}", ROWS)
+    needed = NeededFile(path=PART, size=len(ROWS) + 1, is_exact=True, is_new=True)
+    with pytest.raises(StagedCommitError, match=r"which has 4,000 bytes"):
+        places.check(TABLE, [needed])
+
+
+def test_a_node_that_leaves_its_history_moves_all_tables(
+    places: BucketPlaces, store: Watched, tmp_path: Path
+) -> None:
+    places.publish(TABLE, 0, b"{}")
+    places.keep_commits(TABLE, None)
+    places.set_all_aside("fork-7")
+    places.set_all_aside("fork-7")
+    keys = sorted(found.key for found in store.list())
+    commit = commit_file_name(0)
+    assert keys == [
+        f".forks/fork-7/.commits/{TABLE}/{commit.rpartition('/')[2]}",
+        f".forks/fork-7/{TABLE}/{commit}",
+    ]
+    (entry,) = Attic.of_commit_tables(tmp_path / "local").entries(Kind.FORK)
+    assert ".forks/fork-7" in (Path(entry.directory) / "content/in-the-bucket.txt").read_text()
+
+
+def test_the_newest_checkpoint_can_be_read_here(places: BucketPlaces, store: Watched) -> None:
+    places.publish(TABLE, 0, b"{}")
+    checkpoint = f"_delta_log/{0:020}.checkpoint.parquet"
+    store.create(f"{TABLE}/{checkpoint}", b"PAR1")
+    assert (places.log_directory(TABLE) / checkpoint).read_bytes() == b"PAR1"
