@@ -128,7 +128,7 @@ class CommitRejectedError(TxLogError, code="rejected", http_status=422):
 
 
 class UnknownTableError(CommitRejectedError, code="unknown-table", http_status=404):
-    """The table is not in the catalog at this node's position."""
+    """The log has no such table at this node's position."""
 
 
 class SchemaMismatchError(CommitRejectedError, code="schema-mismatch"):

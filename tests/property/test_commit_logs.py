@@ -48,12 +48,12 @@ class Node:
         self.commits = CommitFold(kept.values())
         window = IdWindow(1_000, max_run=20)
         window.recover([(1, ids)] if ids else [])
-        self.catalog = Effects([], window, commits=self.commits)
+        self.effects = Effects([], window, commits=self.commits)
         self.end = end
 
     def apply(self, facts: RunFacts) -> tuple[list[tuple[int, str]], tuple[CommitTable, ...]]:
         """Return index and code of what a run rejects, and the tables that it changed."""
-        self.rejections, _ = self.catalog.apply(self.end + 1, facts)
+        self.rejections, _ = self.effects.apply(self.end + 1, facts)
         self.end += facts.n
         changed = self.commits.take_changes()
         self.kept.update((table.uuid, table) for table in changed)

@@ -97,9 +97,9 @@ def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
     table = TableDefinition(name="t", columns=(Column(name="c", type="bigint"),), keys=("c",))
     tables, window = [table], IdWindow(16, max_run=4)
     writes, marking, found = LastWrites({}, 100), Marking(), Outcomes()
-    catalog = Effects(tables, window, writes=writes, marking=marking)
+    effects = Effects(tables, window, writes=writes, marking=marking)
     for position, word in enumerate(log, start=1):
-        rejections, _ = catalog.apply(position, _facts(word, until), ts=position)
+        rejections, _ = effects.apply(position, _facts(word, until), ts=position)
         codes = [one.code for one in rejections] or ["committed"]
         if codes != ["prepared"] and word.kind not in ("yes", "no"):
             found[word.name] = Outcome(codes[0], position)
@@ -109,8 +109,8 @@ def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
         if position == joined:
             written = {"t": writes.of("t")} if writes.winner("t") else {}
             writes, marking = LastWrites(written, 100), Marking(marking.undecided)
-            known = catalog.tables.values()
-            catalog = Effects(known, window, writes=writes, marking=marking)
+            known = effects.tables.values()
+            effects = Effects(known, window, writes=writes, marking=marking)
     return found
 
 

@@ -41,7 +41,7 @@ def base_of(
         journal=SimpleNamespace(read_hash_at=hash_at),
         state=SimpleNamespace(values=saved or {}),
         links=_AllSites() if links is None else links,
-        master=SimpleNamespace(catalog=dict[str, Any]()),
+        master=SimpleNamespace(tables=dict[str, Any]()),
     )
 
 

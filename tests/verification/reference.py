@@ -150,8 +150,8 @@ class ReferenceMaster:
         return wrong
 
 
-class ReferenceCatalog:
-    """Tables of a log, transaction by transaction: what the core's catalog folds by runs (P25b).
+class ReferenceEffects:
+    """Tables of a log, transaction by transaction: what the core folds by runs (P25b).
 
     Args:
         window: Positions for which what was read counts (P27).

@@ -361,7 +361,7 @@ class Scenario:
         if "round" in views:
             line += f" round={status.round} empty={status.empty_rounds} busy={status.busy}"
         if "tables" in views:
-            line += f" tables={sorted(node.master.catalog)}"
+            line += f" tables={sorted(node.master.tables)}"
         lines = [line]
         if "waiting" in views:
             lines += [f"  waits for {one.peer}: {one.why.value}" for one in status.waiting_for]

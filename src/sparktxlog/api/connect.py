@@ -390,7 +390,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             at: Name of a restore point: the table at that point, as `snapshot(at=…)` shows it.
 
         Raises:
-            UnknownTableError: It is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             NotAppliedError: No worker has applied it in time; the message has both positions and
                 the command to run (definite).
             ForeignLogError: A receipt of another log (definite).

@@ -298,7 +298,7 @@ class Nodes:
         """Return a table at a node that has reached `position`.
 
         Raises:
-            UnknownTableError: It is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             PositionNotReachedError: No node reached the position in time (definite).
             TransportError: No node answers.
         """

@@ -106,7 +106,7 @@ class SiteSession:
             newest: Ask the node again: the table may have changed.
 
         Raises:
-            UnknownTableError: It is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
         """
         name = table_name(table)
         found = None if newest else self._definitions.get(name.lower())
@@ -119,7 +119,7 @@ class SiteSession:
         """Return what is made for a table's definition: the newest one if the kept one is old.
 
         Raises:
-            UnknownTableError: It is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             SchemaMismatchError: From `use`, with the newest definition (definite).
         """
         return made_for_newest(

@@ -204,8 +204,8 @@ class Master:
     # ------------------------------------------------------------------ the face
 
     @property
-    def catalog(self) -> Mapping[str, TableDefinition]:
-        """Tables at this node's position, by name; a snapshot."""
+    def tables(self) -> Mapping[str, TableDefinition]:
+        """Row tables at this node's position, by name."""
         return self._queue.effects.tables
 
     def writes(self, table: str) -> TableWrites:

@@ -304,11 +304,11 @@ class Node:
         return self.base.master.base.position
 
     def tables(self) -> Mapping[str, Any]:
-        """Return the catalog at `end`."""
-        return self.base.master.catalog
+        """Return the tables at `end`."""
+        return self.base.master.tables
 
     def tables_before(self, position: int) -> Mapping[str, Any]:
-        """Return the catalog as it was before a position; in a thread."""
+        """Return the tables as they were before a position; in a thread."""
         return Tables.of(self.base.journal.read_definitions(position - 1))
 
     def writes(self, table: str) -> TableWrites:

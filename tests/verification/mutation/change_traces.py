@@ -56,7 +56,7 @@ def _alone(core: type[Master]) -> Lone:
 
 
 def _columns(node: Lone) -> tuple[int, list[str]]:
-    table = node.master.catalog["t"]
+    table = node.master.tables["t"]
     return table.schema_version, [column.name for column in table.columns]
 
 
@@ -152,7 +152,7 @@ def names_in_files_stay_and_are_never_given_again(core: type[Master]) -> None:
         touches = (_writes(version, 0),)
         assert not _told(node.submit(touches=touches, changes=((0, "t", change),)))
     node.start()
-    found = [(column.name, column.in_files) for column in node.master.catalog["t"].columns]
+    found = [(column.name, column.in_files) for column in node.master.tables["t"].columns]
     assert found == [("number", "id"), ("note", "__txlog_5_note")]
 
 
@@ -173,7 +173,7 @@ def a_dropped_table_is_unknown_from_its_place_on(core: type[Master]) -> None:
     touches = (_writes(1, 0, 1, 2), _writes(2, 3))
     told = _told(node.submit(4, touches=touches, changes=((1, "t", DROPPED),)))
     assert told == [(4, "unknown-table", None), (5, "unknown-table", None)]
-    assert "t" not in node.master.catalog and not list(node.master.catalog)
+    assert "t" not in node.master.tables and not list(node.master.tables)
 
 
 def what_was_made_for_a_dropped_table_does_not_fit_the_next_one(core: type[Master]) -> None:

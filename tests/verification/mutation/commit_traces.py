@@ -171,7 +171,7 @@ def a_name_is_of_one_kind_of_table(core: type[Master]) -> None:
     assert lost(replace(other, name="new"), commits=(_create(_T2, "default.new"),)) == [
         "name-taken"
     ]
-    assert set(node.master.catalog) == {"orders"} and _versions(node) == {_T1: 0}
+    assert set(node.master.tables) == {"orders"} and _versions(node) == {_T1: 0}
     change = (Touch(table="orders", schema_version=1),), ((0, "orders", DROPPED),)
     node.submit(touches=change[0], changes=change[1])
     assert _run(node, _create(_T2, "default.orders")) == [], "a drop frees the name"

@@ -135,7 +135,7 @@ def a_table_that_is_not_there_is_unknown(core: type[Master]) -> None:
     node = Lone(core, votes={"a": 1})
     actions = node.submit(2, conditions=((0, _expect(0)), (1, _expect(0))), creates=((1, _TABLE),))
     assert _told(actions) == [(1, "unknown-table", None), (2, "unknown-table", None)]
-    assert not dict(node.master.catalog)
+    assert not dict(node.master.tables)
     both = node.submit(2, conditions=((1, _expect(0)),), creates=((0, _TABLE),), **_WRITE)
     assert _told(both) == [(4, "conflict", 3)]
     assert node.master.writes("t") == TableWrites(version=1, position=3)

@@ -390,7 +390,7 @@ class Checks:
         """See that all disks hold the one queue, and all that was told is in it once."""
         for name in self._world.layout.masters:
             self._check_journal(self._world.nodes[name])
-        self._check_catalogs()
+        self._check_tables()
         self._world.tables.check_end()
         for transaction, several in self.told.items():
             self._check_told(transaction, several)
@@ -418,14 +418,14 @@ class Checks:
         ):  # fmt: skip
             self.fail(f"I1: the journal of {node.name} holds another queue than it wrote")
 
-    def _check_catalogs(self) -> None:
+    def _check_tables(self) -> None:
         """P25b, P27: all know the same of tables, by whatever way they came by the queue."""
         found = {}
         for name in self._world.layout.masters:
             self._check_writes(self._world.nodes[name])
             running = self._world.nodes[name].running
             assert running is not None
-            found[name] = dict(running.base.master.catalog)
+            found[name] = dict(running.base.master.tables)
         self.marks["table created"] += len(found[name])
         if any(tables != found[name] for tables in found.values()):
             told = {node: sorted(tables) for node, tables in found.items()}

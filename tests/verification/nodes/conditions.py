@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from random import Random
 
-from tests.verification.reference import ReferenceCatalog
+from tests.verification.reference import ReferenceEffects
 
 from sparktxlog.model.transactions.conditions import Condition
 from sparktxlog.model.transactions.operation import RunFacts
@@ -45,7 +45,7 @@ class Readers:
             return None
         master = random.choice(masters)
         writes = master.writes(self._table)
-        if writes is None or self._table not in master.catalog:
+        if writes is None or self._table not in master.tables:
             return None
         if random.random() < 0.3:
             return Condition(versions=((self._table, writes.version),))
@@ -62,7 +62,7 @@ class Judge:
     """
 
     def __init__(self, window: int, happened: Callable[[str], None]) -> None:
-        self._reference = ReferenceCatalog(window)
+        self._reference = ReferenceEffects(window)
         self._happened = happened
         self._entries: list[QueueEntry] = []
         #: Positions of what took effect and wrote to a table.

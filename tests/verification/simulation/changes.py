@@ -52,11 +52,11 @@ class Alterers:
     def draw(self, master: Master, n: int) -> DrawnChanges:
         """Return changes of a run of `n` transactions, as a node takes them."""
         random = self._random
-        tables = sorted(master.catalog)[:_TABLES]
+        tables = sorted(master.tables)[:_TABLES]
         if random.random() >= _RUNS or not tables:
             return DrawnChanges()
         name = random.choice(tables)
-        version = master.catalog[name].schema_version
+        version = master.tables[name].schema_version
         places = sorted({random.randrange(n) for _ in range(1 + (random.random() < _TWICE))})
         writers = tuple(i for i in range(n) if i not in places and random.random() < 0.5)
         return DrawnChanges(
@@ -69,7 +69,7 @@ class Alterers:
         )
 
     def _change(self, master: Master, name: str) -> TableChange:
-        random, table = self._random, master.catalog[name]
+        random, table = self._random, master.tables[name]
         if random.random() < _GONE:
             return DROPPED
         if self._synchronous.random() < _SYNCHRONOUS:

@@ -105,7 +105,7 @@ class Checks:
             self._world.marks.hit("wedged at start")
         elif node.master.phase is Phase.JOINING:
             self._world.marks.hit("joining at start")
-        self._check_catalog(node)
+        self._check_tables(node)
 
     def began_anew(self, node: SimulatedNode) -> None:
         """See a node begin under a later incarnation with what is on its disk."""
@@ -200,7 +200,7 @@ class Checks:
     def _check_created(self, node: SimulatedNode, action: PersistQueue) -> None:
         """P25b: with the entries, added or of a tail, the tables that they create are written."""
         first, end = action.entries[0].position, action.entries[-1].end
-        created = self._outcomes.catalog.created
+        created = self._outcomes.effects.created
         expected = tuple(one for one in created if first <= one[0] <= end)
         if expected:
             self._world.marks.hit("table created")
@@ -208,21 +208,21 @@ class Checks:
             self._world.marks.hit("table created again")
         if action.tables != expected:
             violated(f"P25b: {node.name} creates {action.tables} in {first}-{end}: {expected}")
-        written = self._outcomes.catalog.written
+        written = self._outcomes.effects.written
         counted = [one for one in written if first <= one[1].position <= end]
         if sorted(action.writes, key=_by_place) != sorted(counted, key=_by_place):
             violated(f"P27: {node.name} writes {action.writes} in {first}-{end}: {counted}")
         self._check_commit_tables(action, first, end)
         if end == node.disk.queue[-1].end:
             self._check_undecided(node, end)
-            commits = self._outcomes.catalog.commits.at(end)
+            commits = self._outcomes.effects.commits.at(end)
             if node.disk.commit_tables != commits:
                 violated(f"P36: {node.name} has {node.disk.commit_tables} at {end}: {commits}")
 
     def _check_commit_tables(self, action: PersistQueue, first: int, end: int) -> None:
         """P36: with the entries, commit tables are written as each run left them."""
         in_order = attrgetter("changed", "uuid")
-        every = self._outcomes.catalog.commits.left
+        every = self._outcomes.effects.commits.left
         left = sorted((one for one in every if first <= one.changed <= end), key=in_order)
         written = sorted(action.commit_tables, key=in_order)
         if written != left:
@@ -231,21 +231,21 @@ class Checks:
     def _check_undecided(self, node: SimulatedNode, position: int) -> None:
         """P35: what a disk has of prepared transactions is what the one queue has there."""
         kept = {name: tuple(sorted(one.said)) for name, one in node.disk.undecided.items()}
-        expected = self._outcomes.catalog.undecided_at(position)
+        expected = self._outcomes.effects.undecided_at(position)
         if kept != expected:
             violated(f"P35: {node.name} keeps {kept} as undecided at {position}: {expected}")
 
-    def _check_catalog(self, node: SimulatedNode) -> None:
+    def _check_tables(self, node: SimulatedNode) -> None:
         """P25b: the tables of a core are those of the one queue, up to its position."""
         assert node.master is not None
-        position, tables = node.master.base.position, dict(node.master.catalog)
-        expected = self._outcomes.catalog.at(position)
+        position, tables = node.master.base.position, dict(node.master.tables)
+        expected = self._outcomes.effects.at(position)
         if tables != expected:
             violated(f"P25b: {node.name} has {sorted(tables)} at {position}: {sorted(expected)}")
-        for table, writes in self._outcomes.catalog.writes_at(position).items():
+        for table, writes in self._outcomes.effects.writes_at(position).items():
             if node.master.writes(table) not in (writes, None):
                 violated(f"P27: {node.name} knows {node.master.writes(table)} of {table}: {writes}")
-        commits = self._outcomes.catalog.commits.at(position)
+        commits = self._outcomes.effects.commits.at(position)
         there = {uuid: table for uuid, table in commits.items() if not table.is_dropped}
         if dict(node.master.commit_tables) != there:
             violated(f"P36: {node.name} knows {dict(node.master.commit_tables)}: {there}")
@@ -400,7 +400,7 @@ class Checks:
             if len(node.disk.queue) != len(self.log):
                 violated(f"I8: {name} has {len(node.disk.queue)} of {len(self.log)} runs")
             self._check_outcome(self._outcomes.check_known(name, node.master))
-            self._check_catalog(node)
+            self._check_tables(node)
             if node.master.view.version != node.newest:
                 violated(f"P31: {name} still works by version {node.master.view.version}")
         self._check_outcome(self._outcomes.check_once(self.log))

@@ -38,7 +38,7 @@ class ReadersAndWriters:
         random = self._random
         if random.random() >= _RUNS:
             return (), ()
-        tables = sorted(master.catalog)[:_TABLES]
+        tables = sorted(master.tables)[:_TABLES]
         conditions: list[tuple[int, Condition]] = []
         writers: dict[str, list[int]] = {}
         read = max(0, master.base.position - random.choice(_BACK))
@@ -50,7 +50,7 @@ class ReadersAndWriters:
             if random.random() < 0.7:
                 writers.setdefault(table, []).append(index)
         touches = tuple(
-            Touch(table=table, schema_version=master.catalog[table].schema_version, txs=tuple(txs))
+            Touch(table=table, schema_version=master.tables[table].schema_version, txs=tuple(txs))
             for table, txs in writers.items()
         )
         return tuple(conditions), touches

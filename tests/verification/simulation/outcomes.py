@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tests.verification.reference import ReferenceCatalog
+from tests.verification.reference import ReferenceEffects
 from tests.verification.simulation.commits import check_histories, mark_commits
 from tests.verification.simulation.marks import Marks
 
@@ -41,7 +41,7 @@ class Outcomes:
         self._window = config.id_window
         self._window_us = config.id_window_us
         #: Tables of the one queue.
-        self.catalog = ReferenceCatalog(config.condition_window)
+        self.effects = ReferenceEffects(config.condition_window)
         #: Id → node that took it first.
         self._takers: dict[bytes, str] = {}
         #: Id → position and header it was ordered at first, of what counts as the same.
@@ -97,8 +97,8 @@ class Outcomes:
             elif header.ts > until.get(index, header.ts):
                 expected.append((index, _LATE, None))
         by_id = [index for index, _, _ in expected]
-        seen_before = len(self.catalog.decided)
-        by_table = self.catalog.apply(entry.position, facts, by_id, header.ts)
+        seen_before = len(self.effects.decided)
+        by_table = self.effects.apply(entry.position, facts, by_id, header.ts)
         expected = sorted([*expected, *((index, code, None) for index, code in by_table.items())])
         if set(by_table.values()) & {"unknown-table", "schema-mismatch"}:
             self._marks.hit("rejected for its table")
@@ -108,7 +108,7 @@ class Outcomes:
             if index not in by_id and index not in by_table:
                 self._marks.hit("table dropped" if change.is_dropped else "table changed")
         mark_commits(self._marks, facts, by_id, by_table)
-        if wrong := self._decided(entry, self.catalog.decided[seen_before:]):
+        if wrong := self._decided(entry, self.effects.decided[seen_before:]):
             return wrong
         if wrong := self._winners(entry):
             return wrong
@@ -135,12 +135,12 @@ class Outcomes:
         """P27, P33, P36: return which rejection names another winner than it lost to."""
         told_of = [one.rejection for one in entry.verdicts if one.rejection is not None]
         for told in (*entry.rejections, *told_of):
-            lost = self.catalog.lost.get(entry.position + told.index, (None, None))
+            lost = self.effects.lost.get(entry.position + told.index, (None, None))
             if told.code in (_CONFLICT, _STALE) and (told.table, told.winner) != lost:
                 return f"P27, P33: {told} at {entry.position}, it lost to {lost}"
             if told.code == _OUTRUN:
                 named = (told.table, told.version, told.winner, told.winner_id)
-                if named != self.catalog.commits.lost.get(entry.position + told.index):
+                if named != self.effects.commits.lost.get(entry.position + told.index):
                     return f"P36: {told} at {entry.position} names another winner"
         return ""
 
@@ -152,7 +152,7 @@ class Outcomes:
         elif not code:
             self._marks.hit("read held" if condition.reads else "version held")
         elif code == _CONFLICT:
-            table, winner = self.catalog.lost[entry.position + index]
+            table, winner = self.effects.lost[entry.position + index]
             self._marks.hit("read too old" if table is None else "conflict")
             if winner is not None and winner >= entry.position:
                 self._marks.hit("conflict within a run")

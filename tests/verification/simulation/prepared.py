@@ -57,7 +57,7 @@ class Participants:
         if n == 1 and plain and drawn < _PREPARED:
             names = tuple(random.sample(_PARTICIPANTS, random.randrange(1, 4)))
             until = master.next_stamp + random.choice(_VALID_US)
-            read = sorted(master.catalog)[:_READ] if random.random() < _READS else []
+            read = sorted(master.tables)[:_READ] if random.random() < _READS else []
             reads = tuple(random.sample(read, 1)) if read else ()
             condition = Condition(read_position=master.base.position, reads=reads)
             return DrawnMarks(

@@ -57,7 +57,7 @@ class Synchronous:
         Now and then a node takes for plain what is not: then it takes no effect.
         """
         drawn = self._random.random()
-        known = [master.catalog.get(touch.table) for touch in touches]
+        known = [master.tables.get(touch.table) for touch in touches]
         synchronous = any(table is not None and table.is_sync for table in known)
         if drawn >= (1 - _MISTAKEN if synchronous else _RUNS):
             return 0

@@ -107,7 +107,7 @@ def _tables_of(
         return (), ((number % n, TableDefinition(name=name, columns=columns)),)
     if kind == 1:
         txs = tuple(range(number % n, n, 2)) if number % 2 else None
-        known = master.catalog.get(name)
+        known = master.tables.get(name)
         version = (1 if known is None else known.schema_version) + (number % 7 == 6)
         return (Touch(table=name, schema_version=version, txs=txs),), ()
     return (), ()

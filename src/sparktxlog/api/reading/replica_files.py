@@ -75,7 +75,7 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable
         options: Those of the data source.
 
     Raises:
-        UnknownTableError: It is not in the catalog (definite).
+        UnknownTableError: The log has no such table (definite).
         NotAppliedError: No worker has applied it here (definite).
     """
     definition = link.table(table_name(name))

@@ -65,7 +65,7 @@ class Snapshot:
         """Return a table as it stands at the snapshot's position.
 
         Raises:
-            UnknownTableError: It is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             NotAppliedError: No worker had applied it at the position (definite).
             DivergedError: It stands still, as somebody wrote to it past the log (definite).
         """

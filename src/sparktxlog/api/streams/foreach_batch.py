@@ -120,7 +120,7 @@ def write_stream(
         level: How far each batch must get before the next one begins.
 
     Raises:
-        UnknownTableError: The table is not in the catalog (definite).
+        UnknownTableError: The log has no such table (definite).
         SchemaMismatchError: The columns do not fit (definite).
         InvalidRequestError: No such mode or level, no stream, or an update of a table without
             keys (definite).

@@ -164,7 +164,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
                 ids a batch may be repeated: no transaction takes effect twice.
 
         Raises:
-            UnknownTableError: The table is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             SchemaMismatchError: The frame does not fit (definite).
             InvalidRowsError: NULL in the transaction column (definite).
         """

@@ -443,7 +443,7 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
         """Let it take effect only if a table has this version then: compare and set.
 
         Args:
-            table: One of the catalog.
+            table: One of the log.
             version: How many transactions wrote to it: `client.table(name).version`, or the column
                 `version` of `log.tables()`.  Ask for it first, then read the rows.
 

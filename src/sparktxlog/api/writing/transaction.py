@@ -300,7 +300,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         Raises:
             LocalProtocolError: It was begun without `isolation="serializable"`, or is submitted
                 already (definite).
-            UnknownTableError: The table is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             NotAppliedError: It is not applied here yet, or what this log committed was not applied
                 in time (definite).
         """
@@ -578,7 +578,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         """Add an operation of a kind that carries rows; they are checked and staged now.
 
         Raises:
-            UnknownTableError: The table is not in the catalog (definite).
+            UnknownTableError: The log has no such table (definite).
             SchemaMismatchError, InvalidRowsError, PayloadStoreError: See `FrameStager.stage`.
             StaleSchemaError: The rows do not fit, because the table changed after the position at
                 which this transaction read it (definite).

@@ -64,13 +64,13 @@ class RunLimits:
 def validate_run(
     payload: bytes, tables: Mapping[str, TableDefinition], limits: RunLimits
 ) -> RunManifest:
-    """Check a payload container from a client against the catalog; return its manifest.
+    """Check a payload container from a client against the tables; return its manifest.
 
     The manifest has the digests of what its transactions carry, which no client says.
 
     Args:
         payload: The container; inline blocks only, see `codec.assembly`.
-        tables: The catalog.
+        tables: Those of the log.
         limits: Bounds of a run.
 
     Raises:

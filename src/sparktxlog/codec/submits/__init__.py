@@ -1,1 +1,1 @@
-"""Transactions as clients submit them: their form, checks against the catalog, their content."""
+"""Transactions as clients submit them: their form, checks against the tables, their content."""

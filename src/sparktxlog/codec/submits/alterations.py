@@ -1,4 +1,4 @@
-"""Changes of tables in requests: checked against the catalog, and written again (P33)."""
+"""Changes of tables in requests: checked against the tables, and written again (P33)."""
 
 from __future__ import annotations
 

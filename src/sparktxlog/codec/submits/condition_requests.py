@@ -44,11 +44,11 @@ class ConditionsRequest(msgspec.Struct, forbid_unknown_fields=True, omit_default
 def condition_of(
     request: ConditionsRequest | None, tables: Mapping[str, TableDefinition]
 ) -> Condition | None:
-    """Return the condition that a request states, checked against the catalog.
+    """Return the condition that a request states, checked against the tables.
 
     Raises:
         InvalidRequestError: It names nothing, or what cannot be (definite).
-        UnknownTableError: A table is not in the catalog (definite).
+        UnknownTableError: The log has no such table (definite).
     """
     if request is None:
         return None

@@ -10,7 +10,7 @@
       {"kind": "alter_table", "table": "flights", "add": [{"name": "note", "type": "string"}]},
       {"kind": "drop_table", "table": "old_flights"}]}
 
-`decode_request` checks the form, `prepare` the content against the catalog; staged files are
+`decode_request` checks the form, `prepare` the content against the tables; staged files are
 looked at by the service, which has the payload store.
 """
 
@@ -260,7 +260,7 @@ def prepare(
     *,
     size_bytes: int | None = None,
 ) -> PreparedTransaction:
-    """Check a transaction against the catalog; staged files are checked by form only.
+    """Check a transaction against the tables; staged files are checked by form only.
 
     Appends, upserts and deletes of no rows are checked and left out, so the result may have no
     operation; an overwrite with no rows becomes a `delete_where` of all.  Staged files that claim
@@ -269,7 +269,7 @@ def prepare(
     Args:
         request: The decoded request.
         transaction_id: Its id, or one made for it.
-        tables: The catalog; tables that the transaction itself creates are added for it.
+        tables: Those of the log; what the transaction itself creates is added for it.
         limits: Bounds of a run.
         size_bytes: Length of the JSON; if short, the rows' size need not be measured.
 
@@ -329,11 +329,11 @@ class Preparation:
         *,
         measured: bool = True,
     ) -> None:
-        """Check operations against the catalog, and add them: all of them, or none.
+        """Check operations against the tables, and add them: all of them, or none.
 
         Args:
             operations: The next ones.
-            tables: The catalog as it is now.
+            tables: Those of the log as they are now.
             measured: Compare the size of all rows with the limit of a run.
 
         Raises:

@@ -155,7 +155,7 @@ def is_synchronous(transaction: PreparedTransaction, tables: Mapping[str, TableD
     """Return whether all of a transaction is synchronous: by its own wish, or one table's (P34).
 
     Args:
-        tables: The catalog.
+        tables: Those of the log.
     """
     if transaction.is_sync:
         return True

@@ -1,4 +1,4 @@
-"""Checks rows and operations against the catalog, so that workers can apply all that is accepted.
+"""Checks rows and operations against the tables, so that workers can apply all that is accepted.
 
 All checks work on whole columns.  Their results hold at every site, because the log carries the
 checked bytes; `runs.py` uses the same checks for runs that clients assembled.
@@ -55,7 +55,7 @@ def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefini
 
     Raises:
         InvalidNameError: No table can have this name (definite).
-        UnknownTableError: It is not in the catalog; the hint has the nearest one, unless there are
+        UnknownTableError: The log does not have it; the hint has the nearest one, unless there are
             very many (definite).
     """
     wanted = table_name(name)

@@ -1,6 +1,6 @@
 """How tables change (protocol P33): the change itself, and the definition that it leads to.
 
-A change is one operation of a transaction.  The fold of the catalog, the accepting node and the
+A change is one operation of a transaction.  The fold of the tables, the accepting node and the
 workers compute the new definition with the same function, so all of them agree.
 """
 

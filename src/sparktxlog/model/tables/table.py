@@ -1,4 +1,4 @@
-"""Tables of the catalog."""
+"""Row tables of the log."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What the core needs of a run's content to keep the catalog (protocol P25b)."""
+    """What the core needs of a run's content to keep the tables (protocol P25b)."""
 
     n: int
     ids: bytes

@@ -4,7 +4,7 @@ Each node speaks a range of versions.  A link uses the newest one that both ends
 that all members must make alike use the version *in force*, which is part of the view: an epoch
 decision raises it once all voters and members speak a later one; it is never lowered.
 
-Nothing needs a version beyond the first one yet.  A new message, field or rule of the catalog needs
+Nothing needs a version beyond the first one yet.  A new message, field or rule of the tables needs
 the next one, which is declared here and checked at the link or in the view.
 """
 

@@ -34,7 +34,7 @@ class Run:
         self.last = header.last
         #: Shell's time when the header came, microseconds.
         self.seen_at = seen_at
-        #: None until header and payload are durable here; then the facts for the catalog.
+        #: None until header and payload are durable here; then the facts for the tables.
         self.facts: RunFacts | None = None
         #: The durable run that it replaces, which stays on disk until this one is durable (P32).
         self.replaced: Run | None = None

@@ -1,7 +1,7 @@
 """The synchronized queue's end, and the tail of a longer queue after it (protocol P7, P9, S1, I2).
 
 The whole queue is in storage; ordering needs only its end: position, chain hash, the order key of
-the last run, the catalog there, and the hashes of the last run ends, to recognise a peer with
+the last run, the tables there, and the hashes of the last run ends, to recognise a peer with
 another queue.
 """
 

@@ -78,7 +78,7 @@ class Submits:
     # -- transactions ------------------------------------------------------------------------------
 
     async def reach(self, after: int, timeout: float) -> None:
-        """Wait until this node's queue and catalog hold a position.
+        """Wait until this node's queue and tables are at a position.
 
         Raises:
             PositionNotReachedError: Not in time; nothing happened (definite).
@@ -151,7 +151,7 @@ class Submits:
         for one in tx.operations:
             if one.definition is not None:
                 self._check_may_create(one.definition)
-        copies_needed = self._copies_needed(is_synchronous(tx, self._master.catalog))
+        copies_needed = self._copies_needed(is_synchronous(tx, self._master.tables))
         if tx.participants:
             self._check_may_prepare()
         if tx.mark is not None:
@@ -218,7 +218,7 @@ class Submits:
         self._check_valid(*(until for _, until in manifest.valid_until))
         for _, condition in manifest.conditions:
             self._check_condition(condition)
-        tables = Tables.of(self._master.catalog)
+        tables = Tables.of(self._master.tables)
         touched = (tables.alike(block.table) for block in manifest.blocks)
         copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
         self._check_takes(level)
@@ -321,7 +321,7 @@ class Submits:
             NameTakenError: Nothing happened (definite).
         """
         name = full_table_name(table.name)
-        if table.name in self._master.catalog:
+        if table.name in self._master.tables:
             return  # nothing is created
         if self._master.commit_tables.named(name) is not None:
             raise NameTakenError(

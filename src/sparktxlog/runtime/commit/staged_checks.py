@@ -35,7 +35,7 @@ def verify_staged(
     An operation whose files have no rows becomes what `prepare` makes of one without rows.
 
     Args:
-        tables: The catalog; tables the transaction creates need not be in it.
+        tables: Those of the log; what the transaction creates need not be among them.
 
     Raises:
         PayloadStoreError: A file is missing: node and executors see different stores (definite).

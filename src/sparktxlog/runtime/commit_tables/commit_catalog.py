@@ -121,7 +121,7 @@ class CommitCatalog:
             core.executor,
             lambda: chain(
                 (table.name for table in base.master.commit_tables.values()),
-                map(full_table_name, base.master.catalog),
+                map(full_table_name, base.master.tables),
             ),
         )
         #: Tables that were given a place and not created yet.

@@ -50,7 +50,7 @@ class RowTables:
         master = self._base.master
         if "." in name or master.commit_tables.named(f"{schema}.{name}") is not None:
             return None
-        return Tables.of(master.catalog).alike(log_name(schema, name))
+        return Tables.of(master.tables).alike(log_name(schema, name))
 
     def place(self, definition: TableDefinition) -> Path:
         """Return the directory of a row table at this site, which may not be there yet."""

@@ -54,11 +54,11 @@ class TableDescriptions:
             return await self._of_commits(schema, table)
         except (UnknownSchemaError, UnknownTableError):
             # Its error names the nearest table.
-            return self._of_rows(known_table(self._base.master.catalog, name))
+            return self._of_rows(known_table(self._base.master.tables, name))
 
     async def all(self) -> list[TableDescription]:
         """Return all tables, by name."""
-        found = [self._of_rows(table) for table in self._base.master.catalog.values()]
+        found = [self._of_rows(table) for table in self._base.master.tables.values()]
         for table in list(self._base.master.commit_tables.values()):
             schema, _, name = table.name.partition(".")
             with suppress(UnknownSchemaError, UnknownTableError):  # it was dropped meanwhile

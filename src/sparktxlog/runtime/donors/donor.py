@@ -144,9 +144,9 @@ class Donor:
             self._pins.pin, lease_id, list(report.tables)
         )
         try:
-            # The replica may stand before a change that this node's catalog has already.
-            catalog = await self._run(self._base.journal.read_definitions, report.position)
-            tables: tuple[OfferedTable, ...] = await self._run(_offers, report, pinned, catalog)
+            # The replica may stand before a change that this node's tables have already.
+            definitions = await self._run(self._base.journal.read_definitions, report.position)
+            tables: tuple[OfferedTable, ...] = await self._run(_offers, report, pinned, definitions)
         except (NotFoundError, StorageError):
             await self._run(self._pins.release, lease_id)
             raise
@@ -313,10 +313,11 @@ def _sizes_of(table: Path, version: int) -> list[tuple[str, int]]:
 def _offers(
     report: WorkerReport,
     pinned: Mapping[str, tuple[PinnedFile, ...]],
-    catalog: Mapping[str, TableDefinition],
+    definitions: Mapping[str, TableDefinition],
 ) -> tuple[OfferedTable, ...]:
     return tuple(
-        _offer(report, table, files, catalog.get(table)) for table, files in sorted(pinned.items())
+        _offer(report, table, files, definitions.get(table))
+        for table, files in sorted(pinned.items())
     )
 
 

@@ -163,7 +163,7 @@ class Export:
         self._journal = journal
         self._payloads = payloads
         self._data_dir = data_dir
-        self._catalog = tables
+        self._known = tables
         self._tell = tell
 
     def write(self, quarantine_id: str, runs: Sequence[GivenUp]) -> Quarantine:
@@ -201,8 +201,8 @@ class Export:
         return replace(run, stored=replace(run.stored, payload=payload))
 
     def _tables(self, runs: Sequence[GivenUp]) -> Mapping[str, TableDefinition]:
-        """Return the catalog, with the tables that the unordered runs create."""
-        tables = {table.name: table for table in self._catalog}
+        """Return the tables, with those that the unordered runs create."""
+        tables = {table.name: table for table in self._known}
         for run in runs:
             payload = None if run.why == "ordered" else self._with_payload(run).stored.payload
             if payload is None:

@@ -71,7 +71,7 @@ class LogOwner(Protocol):
     """What the publisher's thread asks of the owner of the log, which is on the event loop."""
 
     def tables(self) -> Mapping[str, TableDefinition]:
-        """Return the catalog at or after the last ordered entry."""
+        """Return the tables at or after the last ordered entry."""
 
     def write(self, writes: Sequence[Write]) -> None:
         """Make writes durable in the journal's writer thread and return when they are."""

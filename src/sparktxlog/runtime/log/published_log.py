@@ -114,8 +114,8 @@ class PublishedLog(LogOwner):
     # -- what the publisher's thread calls ---------------------------------------------------------
 
     def tables(self) -> Mapping[str, TableDefinition]:
-        """Return the catalog at or after the last ordered entry."""
-        return self._base.master.catalog
+        """Return the tables at or after the last ordered entry."""
+        return self._base.master.tables
 
     def write(self, writes: Sequence[Write]) -> None:
         """Make writes durable in the journal's writer thread and return when they are."""

@@ -116,7 +116,7 @@ class SitesData:
     def _any_rows(self) -> bool:
         """Return whether there are row tables with rows."""
         master = self._base.master
-        counted = (master.writes(table) for table in master.catalog)
+        counted = (master.writes(table) for table in master.tables)
         return any(writes.version > 0 for writes in counted)
 
     def _in_sync(self) -> dict[str, int]:

@@ -293,7 +293,7 @@ class Replicas:
 
     def _keep_points(self) -> list[Write]:
         """Keep the batches that end at restore points as long as there are these points."""
-        table = self._base.master.catalog.get(RESTORE_POINTS)
+        table = self._base.master.tables.get(RESTORE_POINTS)
         named = () if table is None else points_in(dict(table.properties))
         wanted = {point.position for point in named} & self._batches.keys()
         gone, new, self._points = self._points - wanted, wanted - self._points, wanted

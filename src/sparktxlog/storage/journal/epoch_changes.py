@@ -49,7 +49,7 @@ from sparktxlog.storage.journal.waiting_ids import run_key
 
 #: What a snapshot replaces, in addition to what is prepared.
 _REPLACED = (
-    "queue", "segments", "catalog", "watermarks", "recent_ids", "table_writes", "commit_tables",
+    "queue", "segments", "definitions", "watermarks", "recent_ids", "table_writes", "commit_tables",
 )  # fmt: skip
 #: Header and ids of a run.
 _Run = tuple[RunHeader, bytes]
@@ -166,7 +166,7 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
         insert_entry(db, entry, snapshot.last.ordered_at, snapshot.last.ids, digests)
     db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(snapshot.watermarks.items()))
     db.executemany(
-        "INSERT INTO catalog VALUES(?, ?, ?)",
+        "INSERT INTO definitions VALUES(?, ?, ?)",
         [(at, table.name, encode(table)) for at, table in snapshot.tables],
     )
     db.executemany(

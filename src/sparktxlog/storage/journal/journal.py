@@ -357,7 +357,7 @@ class Journal(JournalReader):
             "INSERT OR REPLACE INTO watermarks VALUES(?, ?)", sorted(watermarks.items())
         )
         self._db.executemany(
-            "INSERT OR REPLACE INTO catalog VALUES(?, ?, ?)",
+            "INSERT OR REPLACE INTO definitions VALUES(?, ?, ?)",
             [(at, table.name, encode(table)) for at, table in write.tables],
         )
         put_writes(self._db, write.writes, self._ends.published)

@@ -153,7 +153,9 @@ class JournalReader:
             ]
             tables = [
                 definition_of(body)
-                for (body,) in db.execute("SELECT definition FROM catalog ORDER BY position, name")
+                for (body,) in db.execute(
+                    "SELECT definition FROM definitions ORDER BY position, name"
+                )
             ]
             core = RecoveredState(
                 base=base,
@@ -267,14 +269,18 @@ class JournalReader:
 
         By position and name.
         """
-        statement = "SELECT position, name, definition FROM catalog WHERE position BETWEEN ? AND ?"
+        statement = (
+            "SELECT position, name, definition FROM definitions WHERE position BETWEEN ? AND ?"
+        )
         with self._reading() as db:
             rows = db.execute(statement, (first, last)).fetchall()
         return {(position, name): definition_of(body) for position, name, body in rows}
 
     def read_drops(self, after: int) -> dict[str, int]:
         """Return the tables that were dropped after a position, each with its first drop there."""
-        statement = "SELECT position, name, definition FROM catalog WHERE position > ? ORDER BY 1"
+        statement = (
+            "SELECT position, name, definition FROM definitions WHERE position > ? ORDER BY 1"
+        )
         found: dict[str, int] = {}
         with self._reading() as db:
             for position, name, body in db.execute(statement, (after,)):
@@ -284,7 +290,7 @@ class JournalReader:
 
     def read_definition(self, table: str, schema_version: int) -> TableDefinition | None:
         """Return a table as it is or was at a schema version, None if it never had that."""
-        statement = "SELECT definition FROM catalog WHERE name = ? ORDER BY position DESC"
+        statement = "SELECT definition FROM definitions WHERE name = ? ORDER BY position DESC"
         with self._reading() as db:
             for (body,) in db.execute(statement, (table,)):
                 if (found := definition_of(body)).schema_version == schema_version:
@@ -293,7 +299,7 @@ class JournalReader:
 
     def read_definitions(self, position: int) -> dict[str, TableDefinition]:
         """Return the tables by name as they are, or were, at a position."""
-        statement = "SELECT definition FROM catalog WHERE position <= ? ORDER BY position"
+        statement = "SELECT definition FROM definitions WHERE position <= ? ORDER BY position"
         with self._reading() as db:
             found = [definition_of(body) for (body,) in db.execute(statement, (position,))]
         last = {table.name: table for table in found}
@@ -568,7 +574,7 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
         (position,),
     )
     tables = db.execute(
-        "SELECT position, definition FROM catalog WHERE position <= ? ORDER BY position, name",
+        "SELECT position, definition FROM definitions WHERE position <= ? ORDER BY position, name",
         (position,),
     )
     return QueueSnapshot(

@@ -59,7 +59,7 @@ CREATE TABLE watermarks(origin TEXT PRIMARY KEY, seq INTEGER) WITHOUT ROWID;
 CREATE TABLE announcements(
     id INTEGER PRIMARY KEY, digest BLOB UNIQUE, ticket INTEGER, session TEXT, payload BLOB);
 CREATE TABLE segments(last INTEGER PRIMARY KEY, first INTEGER, segment BLOB);
-CREATE TABLE catalog(position INTEGER, name TEXT, definition BLOB, PRIMARY KEY(position, name))
+CREATE TABLE definitions(position INTEGER, name TEXT, definition BLOB, PRIMARY KEY(position, name))
     WITHOUT ROWID;
 CREATE TABLE recent_ids(
     last INTEGER PRIMARY KEY, first INTEGER, ids BLOB, content_digests BLOB);

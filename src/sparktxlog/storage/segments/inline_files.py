@@ -180,7 +180,7 @@ class InlineGroup:
     def _check_all_rejected(self, rejected: Int64s) -> None:
         known = np.isin(np.concatenate(self._positions), rejected)
         if not known.all():
-            raise CorruptLogError(f"table {self.table!r} is not in the catalog")
+            raise CorruptLogError(f"the log has no table {self.table!r}")
 
     def _claim(self, rejected: Int64s) -> str:
         """Return the sum of the submitters' claims, "" if one is missing or covers too much."""

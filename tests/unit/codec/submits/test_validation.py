@@ -1,4 +1,4 @@
-"""Rows and definitions against the catalog."""
+"""Rows and definitions against the tables."""
 
 from __future__ import annotations
 

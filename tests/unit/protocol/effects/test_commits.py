@@ -50,7 +50,7 @@ class Log:
         self.commits = CommitFold()
         writes = LastWrites({}, 100)
         window = IdWindow(100, max_run=50)
-        self.catalog = Effects([TABLE], window, writes=writes, commits=self.commits)
+        self.effects = Effects([TABLE], window, writes=writes, commits=self.commits)
         self.end = 0
 
     def run(
@@ -66,7 +66,7 @@ class Log:
         several = [[own] if isinstance(own, CommitOperation) else own for own in given]
         commits = tuple((at, commit) for at, own in enumerate(several) for commit in own)
         run = RunFacts(n=n, ids=ids, commits=commits, **facts)
-        self.rejections, _ = self.catalog.apply(self.end + 1, run)
+        self.rejections, _ = self.effects.apply(self.end + 1, run)
         self.end += n
         return [f"{lost.index} {lost.code}" for lost in self.rejections]
 

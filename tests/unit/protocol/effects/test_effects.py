@@ -1,4 +1,4 @@
-"""The catalog fold: who is rejected, with which code, and what comes into being (P25b)."""
+"""Effects of runs: what is rejected, with which code, and what comes into being (P25b)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T_TEXT = TableDefinition(name="t", columns=(Column(name="c", type="string"),))
 U = TableDefinition(name="u", columns=(Column(name="c", type="bigint"),))
 
 
-def _catalog(*tables: TableDefinition) -> Effects:
+def _effects(*tables: TableDefinition) -> Effects:
     return Effects(tables, IdWindow(100, max_run=50))
 
 
@@ -56,31 +56,31 @@ def _touch(table: str, txs: tuple[int, ...] | None = None, version: int = 1) -> 
 
 
 def test_a_plain_write_to_a_synchronous_table_takes_no_effect() -> None:
-    catalog = _catalog(T, replace(U, is_sync=True))
+    effects = _effects(T, replace(U, is_sync=True))
     plain = _facts(3, (_touch("t"), _touch("u", (1,))))
-    rejections, _ = catalog.apply(1, plain)
+    rejections, _ = effects.apply(1, plain)
     assert _codes(rejections) == [(1, "stale-schema")]
     text = "table 'u' is synchronous, the transaction was taken as a plain one"
     assert [one.text for one in rejections] == [text]
-    assert catalog.apply(4, replace(_facts(3, plain.touches), copies=2)) == ((), ())
+    assert effects.apply(4, replace(_facts(3, plain.touches), copies=2)) == ((), ())
     made = replace(_facts(1, (_touch("v"),), ((0, replace(U, name="v", is_sync=True)),)), copies=0)
-    assert _codes(catalog.apply(7, made)[0]) == [(0, "stale-schema")]
-    assert "v" not in catalog.tables
+    assert _codes(effects.apply(7, made)[0]) == [(0, "stale-schema")]
+    assert "v" not in effects.tables
     becomes = ((0, "t", TableChange(is_sync=True)),)
-    assert catalog.apply(8, _facts(1, (_touch("t"),), changes=becomes))[0] == ()
-    assert _codes(catalog.apply(9, _facts(1, (_touch("t", version=2),)))[0]) == [
+    assert effects.apply(8, _facts(1, (_touch("t"),), changes=becomes))[0] == ()
+    assert _codes(effects.apply(9, _facts(1, (_touch("t", version=2),)))[0]) == [
         (0, "stale-schema")
     ]
 
 
 def test_touching_a_known_table_is_accepted() -> None:
-    assert _catalog(T).apply(1, _facts(3, (_touch("t"),))) == ((), ())
+    assert _effects(T).apply(1, _facts(3, (_touch("t"),))) == ((), ())
 
 
 def test_unknown_table_and_stale_version() -> None:
-    catalog = _catalog(T)
+    effects = _effects(T)
     touches = (_touch("u", (1,)), _touch("t", (0, 2), version=2))
-    rejections, _ = catalog.apply(1, _facts(4, touches))
+    rejections, _ = effects.apply(1, _facts(4, touches))
     assert _codes(rejections) == [
         (0, "stale-schema"),
         (1, "unknown-table"),
@@ -89,42 +89,42 @@ def test_unknown_table_and_stale_version() -> None:
 
 
 def test_a_create_counts_for_itself_and_what_follows() -> None:
-    catalog = _catalog()
-    rejections, created = catalog.apply(10 - 9, _facts(5, (_touch("t"),), ((2, T),)))
+    effects = _effects()
+    rejections, created = effects.apply(10 - 9, _facts(5, (_touch("t"),), ((2, T),)))
     assert _codes(rejections) == [(0, "unknown-table"), (1, "unknown-table")]
     assert created == ((3, T),)
-    assert catalog.tables == {"t": T}
+    assert effects.tables == {"t": T}
 
 
 def test_identical_create_is_a_commit_without_effect() -> None:
-    assert _catalog(T).apply(1, _facts(1, (), ((0, T),))) == ((), ())
+    assert _effects(T).apply(1, _facts(1, (), ((0, T),))) == ((), ())
 
 
 def test_other_definition_is_rejected_and_the_first_of_a_run_wins() -> None:
-    rejections, created = _catalog().apply(1, _facts(3, (), ((0, T), (1, T_TEXT), (2, T))))
+    rejections, created = _effects().apply(1, _facts(3, (), ((0, T), (1, T_TEXT), (2, T))))
     assert _codes(rejections) == [(1, "schema-mismatch")]
     assert created == ((1, T),)
 
 
 def test_names_that_differ_in_case_only_collide() -> None:
     upper = TableDefinition(name="T", columns=T.columns)
-    rejections, created = _catalog(T).apply(1, _facts(2, (_touch("T", (1,)),), ((0, upper),)))
+    rejections, created = _effects(T).apply(1, _facts(2, (_touch("T", (1,)),), ((0, upper),)))
     assert _codes(rejections) == [(0, "schema-mismatch"), (1, "unknown-table")]
     assert created == ()
 
 
 def test_a_transaction_is_rejected_as_a_whole() -> None:
     """Its create has no effect if another part of it fails, for itself or its followers."""
-    catalog = _catalog()
+    effects = _effects()
     facts = _facts(2, (_touch("u", (0,)), _touch("t", (1,))), ((0, T),))
-    rejections, created = catalog.apply(1, facts)
+    rejections, created = effects.apply(1, facts)
     assert _codes(rejections) == [(0, "unknown-table"), (1, "unknown-table")]
-    assert created == () and catalog.tables == {}
+    assert created == () and effects.tables == {}
 
 
 def test_two_creates_in_one_transaction() -> None:
     facts = _facts(1, (_touch("t"), _touch("u")), ((0, T), (0, U)))
-    assert _catalog().apply(1, facts) == ((), ((1, T), (1, U)))
+    assert _effects().apply(1, facts) == ((), ((1, T), (1, U)))
 
 
 def test_another_property_is_another_table_and_another_comment_is_not() -> None:
@@ -134,38 +134,38 @@ def test_another_property_is_another_table_and_another_comment_is_not() -> None:
     other = replace(T, properties=(("team", "a"),))
     clustered = replace(T, cluster_by=(T.columns[0].name,))
     creates = tuple(enumerate((T, commented, other, clustered)))
-    rejections, created = _catalog().apply(1, _facts(4, (), creates))
+    rejections, created = _effects().apply(1, _facts(4, (), creates))
     assert _codes(rejections) == [(2, "schema-mismatch"), (3, "schema-mismatch")]
     assert created == ((1, T),)
 
 
 def test_a_repeated_id_is_rejected_with_its_create() -> None:
-    catalog = _catalog()
+    effects = _effects()
     first = _facts(1)
-    catalog.apply(1, first)
-    rejections, created = catalog.apply(2, RunFacts(n=1, ids=first.ids, creates=((0, T),)))
+    effects.apply(1, first)
+    rejections, created = effects.apply(2, RunFacts(n=1, ids=first.ids, creates=((0, T),)))
     assert _codes(rejections) == [(0, "duplicate-transaction")]
     assert created == ()
-    assert catalog.locate(first.ids) == 1
+    assert effects.locate(first.ids) == 1
 
 
 def test_the_view_of_the_tables_grows_and_may_be_walked_through_meanwhile() -> None:
-    catalog = _catalog(U)
-    tables, walk = catalog.tables, iter(catalog.tables)
-    catalog.apply(1, _facts(1, (), ((0, T),)))
+    effects = _effects(U)
+    tables, walk = effects.tables, iter(effects.tables)
+    effects.apply(1, _facts(1, (), ((0, T),)))
     assert list(walk) == ["u"] and dict(tables) == {"u": U, "t": T}
 
 
 def test_a_creation_looks_at_no_other_table() -> None:
     """Nor does a view of the tables: there may be tens of thousands."""
-    catalog = _catalog(T)
-    tables = catalog.tables
-    catalog._tables = tables._by_lower = Unscanned({"t": T})
-    rejections, created = catalog.apply(1, _facts(3, (_touch("t"), _touch("u", (1, 2))), ((1, U),)))
+    effects = _effects(T)
+    tables = effects.tables
+    effects._tables = tables._by_lower = Unscanned({"t": T})
+    rejections, created = effects.apply(1, _facts(3, (_touch("t"), _touch("u", (1, 2))), ((1, U),)))
     assert (rejections, created) == ((), ((2, U),))
     # A transaction that fails takes its creations with it.
     w, stale = replace(U, name="w"), (_touch("w", (0,)), _touch("t", (0,), version=2))
-    rejections, created = catalog.apply(4, _facts(1, stale, ((0, w),)))
+    rejections, created = effects.apply(4, _facts(1, stale, ((0, w),)))
     assert (_codes(rejections), created) == ([(0, "stale-schema")], ())
     assert (tables["u"], tables.alike("U"), tables.get("U")) == (U, U, None)
     assert "w" not in tables
@@ -188,7 +188,7 @@ class _Older:
 
 
 def _at(position: int, older: _Older | None = None) -> Effects:
-    """Return a catalog whose queue ends before a position; its window has 100."""
+    """Return effects whose queue ends before a position; its window has 100."""
     window = IdWindow(100, max_run=50)
     window.recover([(1, b"".join((1 << 64 | at).to_bytes(16, "big") for at in range(1, position)))])
     return Effects((), window, older, window_us=1_000)
@@ -231,35 +231,35 @@ def test_an_id_expires_by_positions_and_time_together() -> None:
 
 def test_a_transaction_takes_no_effect_after_the_time_it_is_valid_until() -> None:
     run = _run("a", "b", valid_until=((0, 50), (1, 49)))
-    assert _codes(_catalog().apply(1, run, ts=50)[0]) == [(1, "expired-transaction")]
+    assert _codes(_effects().apply(1, run, ts=50)[0]) == [(1, "expired-transaction")]
 
 
 def test_the_first_place_of_an_id_is_kept_along_a_chain_of_repeats() -> None:
-    catalog = _at(1)
+    effects = _at(1)
     for start in (1, 81, 161):
         names = ["x"]
-        rejections, _ = catalog.apply(start, _run(*names))
+        rejections, _ = effects.apply(start, _run(*names))
         assert [r.first for r in rejections] == ([] if start == 1 else [1])
         filler = b"".join((1 << 80 | start << 20 | n).to_bytes(16, "big") for n in range(79))
-        catalog.apply(start + 1, RunFacts(n=79, ids=filler))
+        effects.apply(start + 1, RunFacts(n=79, ids=filler))
     # The first one has left the window, and two repeats of it are in there.
-    assert catalog.locate(b"x" * 16) == 1
+    assert effects.locate(b"x" * 16) == 1
 
 
 def test_a_void_run_takes_no_effect_and_keeps_its_ids() -> None:
-    catalog = _catalog(T)
+    effects = _effects(T)
     first = _facts(1, (Touch(table="t", schema_version=1),))
-    assert not catalog.apply(1, first)[0]
+    assert not effects.apply(1, first)[0]
     lost = _facts(2)
     void = replace(lost, n=3, ids=lost.ids[:16] + first.ids + lost.ids[16:], voided=True)
     # A repeat in it stays one of the first, which took effect.
-    assert _codes(catalog.apply(2, void)[0]) == [
+    assert _codes(effects.apply(2, void)[0]) == [
         (0, "voided"),
         (1, "duplicate-transaction"),
         (2, "voided"),
     ]
     again = _facts(1)
-    assert _codes(catalog.apply(5, replace(again, ids=lost.ids[:16]))[0]) == [
+    assert _codes(effects.apply(5, replace(again, ids=lost.ids[:16]))[0]) == [
         (0, "duplicate-transaction")
     ]
 
@@ -270,35 +270,35 @@ T_NOTE = NOTE.applied_to(T)
 
 def test_a_change_counts_for_later_transactions_only() -> None:
     """Those before it were made for the table as it was; those after it must know the change."""
-    catalog = _catalog(T)
+    effects = _effects(T)
     touches = (_touch("t", (0, 1, 2)), _touch("t", (3,), version=2))
-    rejections, changed = catalog.apply(1, _facts(4, touches, changes=((1, "t", NOTE),)))
+    rejections, changed = effects.apply(1, _facts(4, touches, changes=((1, "t", NOTE),)))
     assert _codes(rejections) == [(2, "stale-schema")]
     assert rejections[0].table == "t" and "schema version 2" in rejections[0].text
     assert changed == ((2, T_NOTE),)
-    assert catalog.tables["t"] == T_NOTE and T_NOTE.schema_version == 2
+    assert effects.tables["t"] == T_NOTE and T_NOTE.schema_version == 2
 
 
 def test_of_two_changes_for_one_schema_version_the_first_wins() -> None:
-    catalog, rank = _catalog(T), TableChange(add=(Column(name="rank", type="int"),))
+    effects, rank = _effects(T), TableChange(add=(Column(name="rank", type="int"),))
     facts = _facts(2, (_touch("t"),), changes=((0, "t", NOTE), (1, "t", rank)))
-    rejections, changed = catalog.apply(1, facts)
+    rejections, changed = effects.apply(1, facts)
     assert _codes(rejections) == [(1, "stale-schema")]
     assert changed == ((1, T_NOTE),)
 
 
 def test_a_rejected_transaction_changes_nothing() -> None:
-    catalog = _catalog(T)
+    effects = _effects(T)
     touches = (_touch("t", (0,)), _touch("nowhere", (0,)), _touch("t", (1,)))
-    rejections, changed = catalog.apply(1, _facts(2, touches, changes=((0, "t", NOTE),)))
+    rejections, changed = effects.apply(1, _facts(2, touches, changes=((0, "t", NOTE),)))
     assert _codes(rejections) == [(0, "unknown-table")]
-    assert changed == () and catalog.tables == {"t": T}
+    assert changed == () and effects.tables == {"t": T}
 
 
 def test_a_changed_table_is_created_again_only_as_it_is_now() -> None:
-    catalog = _catalog(T_NOTE)
+    effects = _effects(T_NOTE)
     again = replace(T_NOTE, schema_version=1)
-    rejections, created = catalog.apply(1, _facts(2, (), ((0, T), (1, again))))
+    rejections, created = effects.apply(1, _facts(2, (), ((0, T), (1, again))))
     assert _codes(rejections) == [(0, "schema-mismatch")]
     assert created == ()
 
@@ -306,10 +306,10 @@ def test_a_changed_table_is_created_again_only_as_it_is_now() -> None:
 def test_a_change_is_a_write_to_its_table() -> None:
     """Whoever read the table before, and rests on that, has lost."""
     writes = LastWrites({}, 1_000)
-    catalog = Effects([T], IdWindow(100, max_run=50), writes=writes)
+    effects = Effects([T], IdWindow(100, max_run=50), writes=writes)
     read = Condition(read_position=0, reads=("t",))
     facts = _facts(2, (_touch("t", (0,)),), changes=((0, "t", NOTE),))
-    rejections, _ = catalog.apply(1, replace(facts, conditions=((1, read),)))
+    rejections, _ = effects.apply(1, replace(facts, conditions=((1, read),)))
     assert _codes(rejections) == [(1, "conflict")]
     assert rejections[0].winner == 1 and writes.of("t").version == 1
 
@@ -318,7 +318,7 @@ def test_a_change_that_does_not_fit_is_rejected_alike() -> None:
     """No node accepts it; should it be ordered all the same, it is an outcome, not an accident."""
     twice = TableChange(add=(Column(name="C", type="string"),))
     facts = _facts(1, (_touch("t"),), changes=((0, "t", twice),))
-    rejections, changed = _catalog(T).apply(1, facts)
+    rejections, changed = _effects(T).apply(1, facts)
     assert _codes(rejections) == [(0, "schema-mismatch")]
     assert changed == ()
 
@@ -328,40 +328,40 @@ DROP = ((0, "t", DROPPED),)
 
 def test_a_drop_counts_for_later_transactions_only() -> None:
     """Those before it take effect; those after it find no table, whichever schema they know."""
-    catalog = _catalog(T)
+    effects = _effects(T)
     touches = (_touch("t", (0, 1, 2)), _touch("t", (3,), version=2))
-    rejections, changed = catalog.apply(1, _facts(4, touches, changes=((1, "t", DROPPED),)))
+    rejections, changed = effects.apply(1, _facts(4, touches, changes=((1, "t", DROPPED),)))
     assert _codes(rejections) == [(2, "unknown-table"), (3, "unknown-table")]
     assert changed == ((2, T.dropped()),)
-    assert dict(catalog.tables) == {} and len(catalog.tables) == 0
-    assert "t" not in catalog.tables and catalog.tables.alike("T") is None
-    rejections, changed = catalog.apply(5, _facts(1, (_touch("t", version=2),)))
+    assert dict(effects.tables) == {} and len(effects.tables) == 0
+    assert "t" not in effects.tables and effects.tables.alike("T") is None
+    rejections, changed = effects.apply(5, _facts(1, (_touch("t", version=2),)))
     assert (_codes(rejections), changed) == ([(0, "unknown-table")], ())
 
 
 def test_a_table_that_is_created_again_is_another_one() -> None:
     """What was made for the first one does not fit it, however often it changed."""
-    catalog = _catalog(T)
-    catalog.apply(1, _facts(1, (_touch("t"),), changes=DROP))
+    effects = _effects(T)
+    effects.apply(1, _facts(1, (_touch("t"),), changes=DROP))
     stale = (_touch("t", (1,)), _touch("t", (2,), version=2), _touch("t", (3,), version=3))
-    rejections, changed = catalog.apply(2, _facts(4, stale, ((0, T_TEXT),)))
+    rejections, changed = effects.apply(2, _facts(4, stale, ((0, T_TEXT),)))
     assert _codes(rejections) == [(1, "stale-schema"), (2, "stale-schema")]
     again = replace(T_TEXT, schema_version=3, first_version=3)
-    assert changed == ((2, again),) and catalog.tables["t"] == again
+    assert changed == ((2, again),) and effects.tables["t"] == again
     # Who creates it with rows, and did not know of the drop, made the rows for the first one.
-    catalog.apply(6, _facts(1, (_touch("t", version=3),), changes=DROP))
-    rejections, changed = catalog.apply(7, _facts(1, (_touch("t", version=3),), ((0, T_TEXT),)))
+    effects.apply(6, _facts(1, (_touch("t", version=3),), changes=DROP))
+    rejections, changed = effects.apply(7, _facts(1, (_touch("t", version=3),), ((0, T_TEXT),)))
     assert (_codes(rejections), changed) == ([(0, "stale-schema")], ())
-    assert "t" not in catalog.tables
+    assert "t" not in effects.tables
 
 
 def test_a_start_remembers_what_was_dropped() -> None:
     """Also in another case: Spark and many file systems ignore it."""
     upper = replace(T, name="T")
-    catalog = _catalog(T, U, T.dropped())
-    assert set(catalog.tables) == {"u"}
+    effects = _effects(T, U, T.dropped())
+    assert set(effects.tables) == {"u"}
     made = replace(upper, schema_version=3, first_version=3)
-    assert catalog.apply(1, _facts(1, (), ((0, upper),))) == ((), ((1, made),))
+    assert effects.apply(1, _facts(1, (), ((0, upper),))) == ((), ((1, made),))
 
 
 def test_a_created_table_is_the_same_at_the_accepting_node_and_at_others() -> None:
@@ -369,23 +369,23 @@ def test_a_created_table_is_the_same_at_the_accepting_node_and_at_others() -> No
     renamed = TableChange(rename=(("c", "d"),)).applied_to(T)
     told = replace(renamed, columns=(Column(name="d", type="bigint"),), first_version=1)
     for gone in ((), (renamed, renamed.dropped())):
-        outcomes = [_catalog(*gone).apply(1, _facts(1, (), ((0, d),))) for d in (renamed, told)]
+        outcomes = [_effects(*gone).apply(1, _facts(1, (), ((0, d),))) for d in (renamed, told)]
         assert outcomes[0] == outcomes[1]
         assert outcomes[0][1][0][1].columns == told.columns
 
 
 def test_conditions_on_a_dropped_table_never_hold_again() -> None:
     writes = LastWrites({}, 1_000)
-    catalog = Effects([], IdWindow(100, max_run=50), writes=writes)
-    catalog.apply(1, _facts(2, (_touch("t", (1,)),), ((0, T),)))
+    effects = Effects([], IdWindow(100, max_run=50), writes=writes)
+    effects.apply(1, _facts(2, (_touch("t", (1,)),), ((0, T),)))
     read = Condition(read_position=2, reads=("t",))
     expected = [Condition(versions=(("t", version),)) for version in (0, 1, 2, 3)]
     conditions = tuple(enumerate([read, *expected]))
-    catalog.apply(3, _facts(1, (_touch("t"),), changes=DROP))
-    rejections, _ = catalog.apply(4, replace(_facts(5), conditions=conditions))
+    effects.apply(3, _facts(1, (_touch("t"),), changes=DROP))
+    rejections, _ = effects.apply(4, replace(_facts(5), conditions=conditions))
     assert {r.code for r in rejections} == {"unknown-table"}
-    catalog.apply(9, _facts(1, (), ((0, T),)))
-    rejections, _ = catalog.apply(10, replace(_facts(5), conditions=conditions))
+    effects.apply(9, _facts(1, (), ((0, T),)))
+    rejections, _ = effects.apply(10, replace(_facts(5), conditions=conditions))
     # Version 3 is that of the new table: write, drop, creation.
     assert _codes(rejections) == [(index, "conflict") for index in range(4)]
     assert {r.winner for r in rejections} == {9}
@@ -395,12 +395,12 @@ def test_conditions_on_a_dropped_table_never_hold_again() -> None:
 def test_who_drops_a_table_may_rest_on_what_it_read_of_it() -> None:
     """So a table is copied to another name and dropped, and no row of others is lost."""
     writes = LastWrites({}, 1_000)
-    catalog = Effects([], IdWindow(100, max_run=50), writes=writes)
-    catalog.apply(1, _facts(1, (_touch("t"),), ((0, T),)))
+    effects = Effects([], IdWindow(100, max_run=50), writes=writes)
+    effects.apply(1, _facts(1, (_touch("t"),), ((0, T),)))
     copy = _facts(1, (_touch("t"), _touch("u")), ((0, U),), changes=DROP)
     for read, codes in ((0, [(0, "conflict")]), (1, [])):
         copy = replace(copy, conditions=((0, Condition(read_position=read, reads=("t",))),))
         copy = replace(copy, ids=(7_000_000 + read).to_bytes(16, "big"))
-        rejections, _ = catalog.apply(2 + read, copy)
+        rejections, _ = effects.apply(2 + read, copy)
         assert _codes(rejections) == codes
-    assert set(catalog.tables) == {"u"}
+    assert set(effects.tables) == {"u"}

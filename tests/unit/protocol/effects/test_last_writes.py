@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.verification.reference import ReferenceCatalog
+from tests.verification.reference import ReferenceEffects
 
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -35,7 +35,7 @@ def _some(random: Random, n: int) -> tuple[int, ...]:
     return tuple(index for index in range(n) if random.random() < 0.5) or (n - 1,)
 
 
-def _run(random: Random, number: int, position: int, catalog: Effects) -> RunFacts:
+def _run(random: Random, number: int, position: int, effects: Effects) -> RunFacts:
     n = random.choice((1, 1, 2, 7))
     touches = tuple(
         Touch(
@@ -74,11 +74,11 @@ def _run(random: Random, number: int, position: int, catalog: Effects) -> RunFac
 @pytest.mark.parametrize("seed", range(8))
 def test_a_fold_by_runs_is_one_by_transactions(seed: int) -> None:
     random = Random(seed)
-    (catalog, writes), reference = _folding(), ReferenceCatalog(_WINDOW)
+    (effects, writes), reference = _folding(), ReferenceEffects(_WINDOW)
     position, conflicts = 1, 0
     for number in range(400):
-        facts = _run(random, number, position, catalog)
-        rejections, created = catalog.apply(position, facts)
+        facts = _run(random, number, position, effects)
+        rejections, created = effects.apply(position, facts)
         expected = reference.apply(position, facts, ())
         assert {one.index: one.code for one in rejections} == expected, facts
         for one in rejections:
@@ -90,7 +90,7 @@ def test_a_fold_by_runs_is_one_by_transactions(seed: int) -> None:
         assert sorted(writes.take(), key=str) == sorted(told, key=str)
         position += facts.n
     assert conflicts > 20
-    assert {name: writes.of(name) for name in catalog.tables} == reference.writes_at(position)
+    assert {name: writes.of(name) for name in effects.tables} == reference.writes_at(position)
 
 
 def test_a_table_that_nobody_wrote_to_has_version_0() -> None:
@@ -105,22 +105,22 @@ def test_a_table_that_nobody_wrote_to_has_version_0() -> None:
 
 
 def test_it_is_known_up_to_where_workers_have_something_to_apply() -> None:
-    catalog, _ = _folding()
-    assert catalog.rows_until() == 0
+    effects, _ = _folding()
+    assert effects.rows_until() == 0
 
     def fold(position: int, **facts: Any) -> None:
         ids = position.to_bytes(16, "big")
-        catalog.apply(position, RunFacts(n=1, ids=ids, **facts))
+        effects.apply(position, RunFacts(n=1, ids=ids, **facts))
 
     fold(1)  # of a commit table, or without effect
-    assert catalog.rows_until() == 0
+    assert effects.rows_until() == 0
     fold(2, creates=((0, _table("t")),))
     fold(3, touches=(Touch(table="t", schema_version=1, txs=None),))
     fold(4)
-    assert catalog.rows_until() == 3
+    assert effects.rows_until() == 3
     points = replace(_table("t"), name=RESTORE_POINTS)
     fold(5, creates=((0, points),))
-    assert catalog.rows_until() == 3, "restore points have no rows"
+    assert effects.rows_until() == 3, "restore points have no rows"
     fold(6, touches=(Touch(table="t", schema_version=9, txs=None),))
-    assert catalog.rows_until() == 3, "it was rejected"
+    assert effects.rows_until() == 3, "it was rejected"
     assert LastWrites({"t": TableWrites(version=1, position=8)}, _WINDOW).last == 8

@@ -32,13 +32,13 @@ class Log:
         self.marking = Marking()
         self.writes = LastWrites({}, 100)
         window = IdWindow(100, max_run=50)
-        self.catalog = Effects([T], window, writes=self.writes, marking=self.marking)
+        self.effects = Effects([T], window, writes=self.writes, marking=self.marking)
         self.end = 0
 
     def run(self, n: int = 1, ids: bytes = b"", ts: int = 0, **facts: Any) -> list[str]:
         """Fold a run; return index and code of what it rejects."""
         ids = ids or b"".join((self.end + at + 1).to_bytes(16, "big") for at in range(n))
-        rejections, _ = self.catalog.apply(
+        rejections, _ = self.effects.apply(
             self.end + 1, RunFacts(n=n, ids=ids, **facts), ts or self.end, size_bytes=10
         )
         self.end += n

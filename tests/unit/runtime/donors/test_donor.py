@@ -74,7 +74,7 @@ class World:
                 log_id=self.config.log_id,
             )
         )
-        #: A change of the table, which the catalog has from this position on.
+        #: A change of the table, which the log has from this position on.
         self.changed: tuple[int, TableDefinition] | None = None
         base: Any = SimpleNamespace(
             config=self.config,

@@ -147,7 +147,7 @@ def test_a_batch_at_a_restore_point_is_kept_as_long_as_the_point() -> None:
 
     known = Replicas(base)
     apply(known, range(10, 40, 10))
-    base.master.catalog[RESTORE_POINTS] = table  # its position is known a little later
+    base.master.tables[RESTORE_POINTS] = table  # its position is known a little later
     apply(known, range(40, 10 * HISTORY + 500, 10))
     again = replicas(saved)
     for one in (known, again):

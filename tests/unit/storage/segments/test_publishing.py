@@ -229,7 +229,7 @@ def test_a_segment_of_rejected_transactions_has_no_effect() -> None:
     segment, rows = build_segment(entries, {}, store)
     assert segment.effects == ()
     assert rows.num_rows == 2
-    with pytest.raises(CorruptLogError, match="catalog"):
+    with pytest.raises(CorruptLogError, match="has no table"):
         build_segment(stored_of([append_run(1, 2)]), {}, store)
 
 
