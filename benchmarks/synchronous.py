@@ -1,7 +1,7 @@
 """What synchronous transactions cost while all members are there.
 
 Single POSTs to `ordered` at one of three nodes, plain and synchronous in turn: with as many
-copies as the acquisition quorum, which is the default, and with one more, from all three.
+holders as the acquisition quorum, which is the default, and with one more, from all three.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ def _posts(cluster: Cluster, total: int) -> list[Figure]:
     with Client(url) as client:
         client.create_table("events", {"id": "bigint", "name": "string", "value": "double"})
     port = int(url.rsplit(":", 1)[1])
-    plain, two_copies = alternate(port, total, is_sync=True)
+    plain, two_holders = alternate(port, total, is_sync=True)
     _need(url, "N")
-    again, three_copies = alternate(port, total, is_sync=True)
+    again, three_holders = alternate(port, total, is_sync=True)
     return [
         informing(
             "single POSTs to ordered, 3 nodes, 64 clients, beside synchronous", plain, "tx/s"
         ),
-        informing("the same, synchronous with 2 copies", two_copies, "tx/s"),
-        at_least("synchronous rate divided by plain rate, 2 copies", two_copies / plain, "x", 0.9),
-        informing("synchronous rate divided by plain rate, 3 copies", three_copies / again, "x"),
+        informing("the same, synchronous with 2 holders", two_holders, "tx/s"),
+        at_least(
+            "synchronous rate divided by plain rate, 2 holders", two_holders / plain, "x", 0.9
+        ),
+        informing("synchronous rate divided by plain rate, 3 holders", three_holders / again, "x"),
     ]
 
 
 def _need(url: str, rule: str) -> None:
-    """Let synchronous transactions need other copies."""
+    """Let synchronous transactions need another number of holders."""
     body = json.dumps({"synchro_rule": rule}).encode()
     request = urllib.request.Request(f"{url}/v1/quorum?timeout=60", data=body)
     request.add_header("content-type", "application/json")

@@ -379,7 +379,7 @@ NOTHING = {
     "rows": 0,
     "ids": [],
     "log_id": None,
-    "copies": None,
+    "holders": None,
     "prepared_at": None,
     "held_up": None,
 }

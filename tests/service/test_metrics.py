@@ -257,12 +257,12 @@ class Story:
 
     async def copy(self) -> None:
         """Copy the replica."""
-        ticket = await self.b.all_replicas.copies.ticket(DECISION, ["A"])
+        ticket = await self.b.all_replicas.copy_orders.ticket(DECISION, ["A"])
         await asyncio.to_thread(_as_a_target_does, ticket.lease)
 
     async def lease(self) -> None:
         """Give a lease."""
-        await self.b.all_replicas.copies.ticket(DECISION, ["A"])
+        await self.b.all_replicas.copy_orders.ticket(DECISION, ["A"])
 
     async def diverge(self) -> None:
         """Report a table that somebody wrote to."""

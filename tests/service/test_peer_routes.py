@@ -365,7 +365,7 @@ def test_reports_travel_with_or_without_posts(tmp_path: Path) -> None:
             await a.submit(create(), level=Level.ORDERED, timeout=20)
             await until(lambda: all(n.base.published.value == 1 for n in (a, b, c)))
             waiting = asyncio.create_task(
-                a.submit(create(), level=Level.APPLIED, copies=2, timeout=20)
+                a.submit(create(), level=Level.APPLIED, sites=2, timeout=20)
             )
             await until(lambda: all(n.base.published.value == 2 for n in (a, b, c)))
             base = WorkerReport(

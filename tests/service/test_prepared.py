@@ -215,16 +215,16 @@ def test_marks_of_a_synchronous_one_are_synchronous(
             await asyncio.to_thread(_commit, a.config.master_url, CREATE)
             await asyncio.to_thread(_prepare, a.config.master_url, "p", is_sync=True)
             await until(lambda: b.base.master.undecided)
-            assert [one.copies for one in b.base.master.undecided] == [2]
-            copies, submit = [], b.core.cycle.submit_single
+            assert [one.holders for one in b.base.master.undecided] == [2]
+            holders, submit = [], b.core.cycle.submit_single
 
             async def spied(transaction: Any, acceptance: Any, needed: int, *more: Any) -> Any:
-                copies.append(needed)
+                holders.append(needed)
                 return await submit(transaction, acceptance, needed, *more)
 
             monkeypatch.setattr(b.core.cycle, "submit_single", spied)
             await asyncio.to_thread(_mark, b.config.master_url, "p")
-            assert copies == [2]
+            assert holders == [2]
 
     asyncio.run(main())
 

@@ -249,7 +249,7 @@ def test_a_ticket_has_the_lease_of_the_first_donor_that_gives_one(tmp_path: Path
             await create(a)
             await give_replica(a)
             await give_replica(b)
-            copies = c.all_replicas.copies
+            copies = c.all_replicas.copy_orders
             ticket = await copies.ticket(DECISION, ["A", "B"])
             assert ticket.lease.node_id == "A"
             assert ticket.decision == DECISION
@@ -298,7 +298,7 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
 
             link.request_lease = lie  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match=text):
-                await b.all_replicas.copies.ticket(DECISION, ["A"])
+                await b.all_replicas.copy_orders.ticket(DECISION, ["A"])
             leases = a.config.lake_dir / "_sparktxlog" / "leases"
             await until(lambda: not list(leases.iterdir()))
 
@@ -322,7 +322,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             await until(lambda: b.base.published.value == 3_001)
             await until(lambda: b.base.journal.read_entry_at(1) is None)
             # The end of the first segment says its hash; what its worker reported stays IN_SYNC.
-            assert (await b.all_replicas.copies.ticket(DECISION, ["A"])).lease.position == 1
+            assert (await b.all_replicas.copy_orders.ticket(DECISION, ["A"])).lease.position == 1
             kept = b.base.journal.read_segments(1, 100)
             inside = next(s.first + 9 for s in kept if s.last - s.first >= 10)  # a run's end
             report = replace(
@@ -337,7 +337,7 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
 
             b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match="too old to be compared"):
-                await b.all_replicas.copies.ticket(DECISION, ["A"])
+                await b.all_replicas.copy_orders.ticket(DECISION, ["A"])
 
     asyncio.run(main())
 
@@ -357,7 +357,7 @@ def test_a_copy_goes_to_the_address_that_is_in_use(tmp_path: Path) -> None:
             link.url = second
             link.greet_again()
             await until(lambda: link.up)
-            lease = (await b.all_replicas.copies.ticket(DECISION, ["A"])).lease
+            lease = (await b.all_replicas.copy_orders.ticket(DECISION, ["A"])).lease
             assert (lease.url, link.url) == (second, second)
             where = f"{lease.url}/replica/v1/leases/{lease.lease_id}"
             token = {"Authorization": f"Bearer {lease.token}"}
@@ -376,7 +376,7 @@ def test_a_donor_ahead_of_the_own_queue_is_waited_for(tmp_path: Path) -> None:
             ordered = b.base.ordered
             await until(lambda: ordered.value == 1)
             ordered.value = 0
-            task = asyncio.create_task(b.all_replicas.copies.ticket(DECISION, ["A"]))
+            task = asyncio.create_task(b.all_replicas.copy_orders.ticket(DECISION, ["A"]))
             await until(lambda: ordered._waiting)
             ordered.advance(1)
             assert (await task).lease.position == 1
@@ -400,7 +400,7 @@ def test_a_worker_orders_a_copy_at_its_own_node(tmp_path: Path) -> None:
             a, b = nodes["A"], nodes["B"]
             await create(a)
             await give_replica(a, 10)
-            planner = b.all_replicas.copies.planner = _Planner(DECISION, ["X", "A"])
+            planner = b.all_replicas.copy_orders.planner = _Planner(DECISION, ["X", "A"])
             url = f"{b.config.master_url}/v1/worker/copies"
             # A donor that failed the worker is asked last, and X is no peer.
             asked = {"worker_id": "w", "forced": True, "failed": ["X"]}
@@ -457,7 +457,7 @@ def test_donor_and_target_understand_each_other(tmp_path: Path, compressed: bool
             directory = await give_replica(a)
             (directory / "zeros").write_bytes(bytes(3 * CHUNK + 1))
             (directory / "empty").write_bytes(b"")
-            ticket = await b.all_replicas.copies.ticket(DECISION, ["A"])
+            ticket = await b.all_replicas.copy_orders.ticket(DECISION, ["A"])
             got = await asyncio.to_thread(_as_a_target_does, ticket.lease)
             assert got == contents(directory)
             sent, plain = a.base.metrics.donor_sent_bytes._value.get(), sum(map(len, got.values()))

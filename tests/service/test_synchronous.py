@@ -68,16 +68,16 @@ def test_with_a_node_gone_synchronous_ones_wait_and_plain_ones_do_not(tmp_path: 
             await three.stop("C")
             # It gets its stamp before anybody misses C; then the epoch ends, and keeps it.
             late = await asyncio.to_thread(_append, url, "s", _IDS[0])
-            assert (late.outcome, late.late, late.copies) == ("committed", True, 2)
+            assert (late.outcome, late.late, late.holders) == ("committed", True, 2)
             await three.members("AB")
             waits = asyncio.create_task(asyncio.to_thread(_append, url, "s", _IDS[1], session="x"))
             await until(lambda: a.status()["synchronous"]["waiting"] == 1)
             await asyncio.to_thread(_meanwhile, url)
             rests, alone = await _follow(a, url)
             await a.change_settings({"synchro-timeout": 0.2})
-            with pytest.raises(SynchroTimeoutError, match="needs 3 copies, the log has 2 members"):
+            with pytest.raises(SynchroTimeoutError, match="needs 3 holders, the log has 2 members"):
                 await waits
-            with pytest.raises(SessionRolledBackError, match="it needs 3 copies") as rolled_back:
+            with pytest.raises(SessionRolledBackError, match="it needs 3 holders") as rolled_back:
                 await rests
             assert rolled_back.value.definite and not rolled_back.value.retryable
             assert rolled_back.value.fields["rests_on"] == _IDS[1]
@@ -91,7 +91,7 @@ def test_with_a_node_gone_synchronous_ones_wait_and_plain_ones_do_not(tmp_path: 
             await until(lambda: a.status()["synchronous"]["waiting"] == 2)
             await three.start("C")
             for done in await asyncio.gather(waits, asks):
-                assert (done.outcome, done.late, done.copies) == ("committed", False, None)
+                assert (done.outcome, done.late, done.holders) == ("committed", False, None)
             await until(lambda: three.nodes["C"].base.ordered.value == a.base.ordered.value)
             assert a.status()["synchronous"]["waiting"] == 0
 
@@ -110,7 +110,7 @@ def _begin(url: str) -> None:
         client.create_table("s", {"id": "bigint"}, is_sync=True)
         assert (client.table("s").is_sync, client.table("p").is_sync) == (True, False)
         receipt = client.append("s", [{"id": 1}])
-        assert (receipt.late, receipt.copies) == (False, None)
+        assert (receipt.late, receipt.holders) == (False, None)
 
 
 def _append(url: str, table: str, transaction_id: str, **options: Any) -> Any:
@@ -123,7 +123,7 @@ def _meanwhile(url: str) -> None:
     with Client(url) as client:
         client.append("p", [{"id": 2}])
         for told in (client.receipt(_IDS[0]), _append(url, "s", _IDS[0])):
-            assert (told.outcome, told.late, told.copies) == ("committed", True, 2)
+            assert (told.outcome, told.late, told.holders) == ("committed", True, 2)
     status = call(f"{url}/v1/status")
     found = status["synchronous"]
     assert (found["waiting"], found["unconfirmed"]) == (1, 0)

@@ -214,7 +214,7 @@ class Cluster:
             staged_bytes=staged_bytes,
             facts=facts,
             session=session,
-            submitted_at=self.now + self.nodes[name].skew if facts.copies else None,
+            submitted_at=self.now + self.nodes[name].skew if facts.holders else None,
             stands_alone=stands_alone,
         )
         node = self.nodes[name]

@@ -13,7 +13,7 @@ from tests.verification.model.disk import RunKey, key_of
 from tests.verification.model.invariants import (
     Answers,
     OneQueue,
-    check_copies,
+    check_holders,
     check_post,
     violated,
 )
@@ -119,11 +119,11 @@ class ClusterChecks:
             known = self._queue.compared.get(node.name, 0)
             self._queue.see(node.disk)
             for entry in node.disk.queue[known:]:
-                check_copies(entry.header, nodes, quorum)
+                check_holders(entry.header, nodes, quorum)
         if not self.is_honest:
             return
         for header in self._acquired:
-            check_copies(header, nodes, quorum)
+            check_holders(header, nodes, quorum)
         self._acquired.clear()
         for key, header in self._accepted.items():
             if self._cluster.nodes[header.origin].disk.stored(key) != header:

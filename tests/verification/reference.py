@@ -357,7 +357,7 @@ class ReferenceEffects:
                     return "unknown-table", None
                 if known.schema_version != touch.schema_version:
                     return "stale-schema", touch.table
-                if known.is_sync and not facts.copies:
+                if known.is_sync and not facts.holders:
                     return "stale-schema", touch.table
         for at, name, change in facts.changes:
             if at == index:

@@ -4,7 +4,7 @@ A file is a list of blocks: commands, a line `----`, the expected output, an emp
 
     masters a b c [quorum=2] [now=0] [<setting>=<number>]   new cluster, started, posts exchanged
     commit a A [ts=5] [n=3] [staged=9000] [session=s] [id=X] [create=t:bigint] [touch=t:1]
-               [copies=3] [alone=1]           3: a synchronous run (P34); 1: it stands alone
+               [holders=3] [alone=1]           3: a synchronous run (P34); 1: it stands alone
     deliver [post|push|fetch|tail|announcement|prefetch|all] [a->b]     what is on its way now
             [first=2]                                                   no more than two of it
     drop    [kind] [a->b] [first=2]  duplicate [kind] [a->b] [first=2]
@@ -166,8 +166,8 @@ class Scenario:
             table, kind = options["create"].split(":")
             columns = (Column(name="c", type=kind),)
             creates = ((0, TableDefinition(name=table, columns=columns)),)
-        copies = int(options.get("copies", "0"))
-        facts = RunFacts(n=n, ids=ids, touches=touches, creates=creates, copies=copies)
+        holders = int(options.get("holders", "0"))
+        facts = RunFacts(n=n, ids=ids, touches=touches, creates=creates, holders=holders)
         digest = label.encode().ljust(32, b".")
         self._labels[digest] = label if n == 1 else f"{label}*{n}"
         ticket = self.cluster.submit(
@@ -243,7 +243,7 @@ class Scenario:
             self.cluster.drop(letter)
 
     def do_duplicate(self, arguments: list[str], options: dict[str, str]) -> None:
-        """Deliver copies of the selected letters; the letters stay on their way."""
+        """Deliver holders of the selected letters; the letters stay on their way."""
         for letter in self._select(arguments, options):
             self.cluster.deliver(letter, keep=True)
 

@@ -128,9 +128,9 @@ class _Errand:
     def take(self, receipt: Receipt) -> Receipt | None:
         """Return a receipt at its level; a late one, or one without outcome, is kept: None."""
         bare = receipt.n == 1 and receipt.position is not None and receipt.outcome is None
-        # Another node would not know that it was ordered with too few copies (P34), and a node that
-        # stands still does not go on while it is asked.
-        final = receipt.copies is not None or receipt.held_up is not None
+        # Another node would not know that too few members hold it (P34), and a node that stands
+        # still does not go on while it is asked.
+        final = receipt.holders is not None or receipt.held_up is not None
         if not bare and (not receipt.late or final):
             return receipt
         if self.ordered is None or not bare:
@@ -520,8 +520,8 @@ class Nodes:
 
     def wait(self, transaction_id: str, level: str, timeout_s: float) -> Receipt:
         """Ask until a transaction has reached a level; see `Client.wait`."""
-        wanted, copies = parse_level(level)
-        if copies != 1:
+        wanted, sites = parse_level(level)
+        if sites != 1:
             raise InvalidRequestError(
                 f"level {level!r} can only be requested at submit", hint="Wait for applied."
             )
@@ -583,8 +583,8 @@ class Nodes:
         Raises:
             IdTakenError: What the log has under the id is other content (definite).
         """
-        level, copies = parse_level(errand.level)
-        if errand.is_run or copies != 1:
+        level, sites = parse_level(errand.level)
+        if errand.is_run or sites != 1:
             return None
         left = errand.left()
         if not left:

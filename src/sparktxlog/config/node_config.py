@@ -19,7 +19,7 @@ from sparktxlog.model.values import (
     one_of,
     ranged,
     read_bucket,
-    read_copies,
+    read_holders,
     read_listen,
     read_node_id,
     read_quorum,
@@ -272,7 +272,7 @@ class NodeConfig:
         "default: all of 2, majority of 3 and more. It applies to the first epoch; `sparktxlog "
         "peer set-quorum` changes it later."
     )
-    synchro_quorum: str = Setting(read_copies, "")(
+    synchro_quorum: str = Setting(read_holders, "")(
         "Members that must hold a synchronous transaction before it is ordered, its origin "
         "included: a number, or an expression over N, the number of nodes with data, such as "
         "N/2+1, which is the default. It applies to the first epoch; `sparktxlog peer "

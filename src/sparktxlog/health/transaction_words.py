@@ -66,8 +66,8 @@ def receipt_sentences(
         told.append("This node no longer keeps whether it took effect or was rejected.")
     else:
         told.append("It took effect: every site applies it at this position.")
-    if receipt.get("copies") is not None:
-        told.append(f"Only {receipt['copies']:,} members are known to hold it, fewer than asked.")
+    if receipt.get("holders") is not None:
+        told.append(f"Only {receipt['holders']:,} members are known to hold it, fewer than asked.")
     return [*told, *_at_sites(position, status)]
 
 

@@ -144,7 +144,7 @@ class EpochView(TypedDict):
     members: list[str]
     quorum: int
     quorum_rule: str
-    #: How many copies a synchronous transaction needs, and the expression that says so.
+    #: How many holders a synchronous transaction needs, and the expression that says so.
     synchro_quorum: int
     synchro_rule: str
     suspects: list[str]
@@ -476,7 +476,7 @@ class SynchronousWaits(TypedDict):
     waiting: int
     size_bytes: int
     oldest_us: int | None
-    #: The most copies that one of them needs.  If there are fewer members, `missing` names the
+    #: The most holders that one of them needs.  If there are fewer members, `missing` names the
     #: places without a member.
     needs: int | None
     missing: list[str]

@@ -86,21 +86,22 @@ def synchronous_text(status: Mapping[str, Any]) -> str:
             f"{_age_text(found['oldest_us'])}"
         )
         if found["needs"] > members:
-            text += f": too few members, {found['needs']} copies are needed"
+            text += f": too few members, {found['needs']} holders are needed"
         parts.append(
             f"{text}, missing are {', '.join(found['missing'])}" if found["missing"] else text
         )
     if found.get("unconfirmed"):
         parts.append(
-            f"{found['unconfirmed']:,} in {found['unconfirmed_runs']:,} runs have too few copies, "
+            f"{found['unconfirmed']:,} in {found['unconfirmed_runs']:,} runs have too few holders, "
             f"for {_age_text(found['lag_us'])}: not yet confirmed by "
             f"{', '.join(found['unconfirmed_by'])}"
         )
     if not parts:
         return ""
     return (
-        f"synchronous transactions of {status['node_id']}: {'; '.join(parts)}.  New ones need "
-        f"{status['synchro_quorum']} copies ({status['synchro_rule']}), there are {members} members"
+        f"synchronous transactions of {status['node_id']}: {'; '.join(parts)}.  New ones "
+        f"need {status['synchro_quorum']} holders ({status['synchro_rule']}), there are {members} "
+        "members"
     )
 
 

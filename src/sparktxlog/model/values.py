@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.ids import NodeId, check_node_id
-from sparktxlog.model.transactions.synchro_copies import check_expression
+from sparktxlog.model.transactions.synchro_holders import check_expression
 
 ROLES = ("master", "replica", "witness")
 #: Most votes of one node.
@@ -160,8 +160,8 @@ def read_roles(value: Any) -> tuple[str, ...]:
     return roles
 
 
-def read_copies(value: Any) -> str:
-    """Read how many copies a synchronous transaction needs: a count or an expression over N."""
+def read_holders(value: Any) -> str:
+    """Read how many holders a synchronous transaction needs: a count or an expression over N."""
     try:
         return check_expression(str(value))
     except InvalidRequestError as error:

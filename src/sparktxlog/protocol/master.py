@@ -319,7 +319,7 @@ class Master:
         status = self._ordering.status(self._now)
         return replace(
             status,
-            waiting_for=(*status.waiting_for, *self._awaited_copies())
+            waiting_for=(*status.waiting_for, *self._awaited_holders())
             if self._current.is_member
             else self._awaited_admission(),
             halted=self._halted,
@@ -331,10 +331,10 @@ class Master:
             suspects=self._succession.suspicion.suspects(self.view.members, self._now),
         )
 
-    def _awaited_copies(self) -> tuple[Awaited, ...]:
+    def _awaited_holders(self) -> tuple[Awaited, ...]:
         """Return the places without a member that synchronous runs wait for (P34)."""
         view, waiting = self.view, self._staging.synchronous()
-        since = [run.submitted_at for run in waiting if run.copies > len(view.members)]
+        since = [run.submitted_at for run in waiting if run.holders > len(view.members)]
         return tuple(
             Awaited(peer=seat.node_id, why=AwaitReason.COPY, since=min(since), key=None)
             for seat in view.roster

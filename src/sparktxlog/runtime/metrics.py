@@ -63,7 +63,7 @@ _COMPUTED: tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...] = (
     ),
     (
         "synchronous_unconfirmed",
-        "Own synchronous transactions with a timestamp and too few copies.",
+        "Own synchronous transactions with a timestamp and too few holders.",
         lambda s: s["synchronous"]["unconfirmed"],
     ),
     (

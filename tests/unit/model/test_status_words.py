@@ -14,15 +14,15 @@ def test_status_says_what_synchronous_transactions_wait_for() -> None:
     few = {**waits, "needs": 3, "missing": ["C"], "unconfirmed": 0}
     text = "synchronous transactions of A: "
     begin = f"{text}2 in 1 runs with 1,500 bytes wait for a timestamp, the oldest for 2.5 s"
-    rest = ".  New ones need 3 copies (N), there are 2 members"
+    rest = ".  New ones need 3 holders (N), there are 2 members"
     assert synchronous_text({**found, "synchronous": few}) == (
-        f"{begin}: too few members, 3 copies are needed, missing are C{rest}"
+        f"{begin}: too few members, 3 holders are needed, missing are C{rest}"
     )
     held_up = {**few, "needs": 2, "missing": []}
     assert synchronous_text({**found, "synchronous": held_up}) == begin + rest
     slow = {"unconfirmed_runs": 3, "unconfirmed": 4, "lag_us": 100_000, "unconfirmed_by": ["B"]}
     assert synchronous_text({**found, "synchronous": {"waiting": 0, **slow}}) == (
-        f"{text}4 in 3 runs have too few copies, for 0.1 s: not yet confirmed by B{rest}"
+        f"{text}4 in 3 runs have too few holders, for 0.1 s: not yet confirmed by B{rest}"
     )
 
 

@@ -46,9 +46,9 @@ class Nodes:
         self.cluster.start_all()
         self.cluster.deliver_all()
 
-    def submit(self, name: str, value: str, copies: int, staged_bytes: int = 0) -> None:
+    def submit(self, name: str, value: str, holders: int, staged_bytes: int = 0) -> None:
         """Submit a synchronous run of one transaction, whose id is the value that it sets."""
-        facts = RunFacts(n=1, ids=value.encode().ljust(16, b"."), copies=copies)
+        facts = RunFacts(n=1, ids=value.encode().ljust(16, b"."), holders=holders)
         self.cluster.submit(name, (), facts=facts, staged_bytes=staged_bytes)
 
     def values(self, name: str) -> list[str]:
@@ -188,14 +188,14 @@ def _twenty_instead_of_ten() -> Five:
     """All read 10; node 1 sets 20, which 1, 2 and 3 hold, and tells its client so."""
     five = Five()
     five.cluster.cut.clear()
-    five.submit("1", "A=10", copies=3)
+    five.submit("1", "A=10", holders=3)
     five.let_pass(4)
     assert [five.values(name) for name in NODES] == [["A=10"]] * 5
     five.cut_off()
-    five.submit("1", "A=20", copies=3)
+    five.submit("1", "A=20", holders=3)
     five.let_pass(12)  # the others' heartbeats
     (_, ordered) = [one for one in five.told if isinstance(one, TellOrdered)]
-    assert ordered.copies == 5, "as many as there are members, so not late"
+    assert ordered.holders == 5, "as many as there are members, so not late"
     assert five.values("1") == ["A=10", "A=20"]
     assert [five.values(name)[-1] for name in "45"] == ["A=10"] * 2
     return five
@@ -216,7 +216,7 @@ def test_those_that_never_heard_of_a_synchronous_value_do_not_go_on() -> None:
     """P34: nodes 4 and 5 alone would force 10; they wait, and read 20 once node 2 is back."""
     five = _twenty_instead_of_ten()
     five.kill("123")
-    five.submit("4", "A=30", copies=3)
+    five.submit("4", "A=30", holders=3)
     five.let_pass(100)
     assert not five.proposers
     assert [five.values(name) for name in "45"] == [["A=10"]] * 2

@@ -9,8 +9,8 @@ from tests.verification.exploration.nodes import Facts
 from tests.verification.model.disk import key_of
 from tests.verification.model.invariants import (
     OneQueue,
-    check_copies,
     check_entered,
+    check_holders,
     note_decision,
     violated,
 )
@@ -38,7 +38,7 @@ def check(nodes: Sequence[Facts], quorum: int) -> None:
         return
     for node in nodes:  # of the first epoch everybody knows the quorum
         for header in (*(entry.header for entry in node.disk.queue), *node.told):
-            check_copies(header, nodes, quorum)
+            check_holders(header, nodes, quorum)
 
 
 def _check_final(node: Facts, view: View, queue: OneQueue) -> None:

@@ -79,7 +79,7 @@ def _name(header: RunHeader) -> str:
     return f"{header.origin}:{header.seq}@{header.ts}"
 
 
-def check_copies(header: RunHeader, nodes: Sequence[HasDisk], quorum: int) -> None:
+def check_holders(header: RunHeader, nodes: Sequence[HasDisk], quorum: int) -> None:
     """I3, I6: so many nodes hold what is ordered, or was told as acquired (P7)."""
     holders = [node.disk.owner for node in nodes if node.disk.holds(header)]
     if len(holders) < quorum:

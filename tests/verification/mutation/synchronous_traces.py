@@ -76,9 +76,9 @@ def _told_busy(actions: list[Action]) -> list[str]:
     return [action.text for action in told]
 
 
-def _copies(actions: list[Action]) -> list[int]:
+def _holders(actions: list[Action]) -> list[int]:
     """Return how many members are said to hold what is told as ordered."""
-    return [action.copies for action in actions if isinstance(action, TellOrdered)]
+    return [action.holders for action in actions if isinstance(action, TellOrdered)]
 
 
 def _acquires(node: Lone, sender: str, epoch: int = 1) -> list[Action]:
@@ -94,13 +94,13 @@ def _decided(node: Lone, view: View) -> list[Action]:
 
 
 def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
-    """P34: a run that needs three copies waits while there are two members; plain ones go on."""
+    """P34: a run that needs three holders waits while there are two members; plain ones go on."""
     node = _without_c(core)
-    actions = node.submit(copies=3)
+    actions = node.submit(holders=3)
     assert not _stamped(actions)
     assert [a.ticket for a in actions if isinstance(a, PersistAnnouncement)] == [1]
     assert _stamped(node.submit()) == [2]
-    assert _stamped(node.submit(copies=2)) == [3]
+    assert _stamped(node.submit(holders=2)) == [3]
     assert _stamped(node.wait(SECOND_US)) == []
     assert _stamped(_decided(node, replace(next_view(node.view, "a", "b", "c"), epoch=3))) == [1]
 
@@ -108,7 +108,7 @@ def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
 def waiting_runs_keep_the_order_of_their_session(core: type[Master]) -> None:
     """P1a, P34: a plain run waits for a synchronous one of its session."""
     node = _without_c(core)
-    node.submit(copies=3, session="s")
+    node.submit(holders=3, session="s")
     assert not _stamped(node.submit(session="s"))
     assert _stamped(node.submit(session="t")) == [3]
     assert _stamped(_decided(node, replace(next_view(node.view, "a", "b", "c"), epoch=3))) == [1, 2]
@@ -118,10 +118,10 @@ def what_rests_on_a_withdrawn_run_goes_with_it(core: type[Master]) -> None:
     """P34: in one write; not what came before it, what stands alone, or another session's."""
     node = _without_c(core)
     node.submit(staged_bytes=1 << 40, session="s")
-    node.submit(copies=3, session="s")
+    node.submit(holders=3, session="s")
     node.submit(session="s")
     node.submit(session="s", stands_alone=True)
-    node.submit(copies=3, session="t")
+    node.submit(holders=3, session="t")
     assert not _refused(node.start())
     node.submit(session="s")
     actions = node.wait(6 * SECOND_US)
@@ -132,7 +132,7 @@ def what_rests_on_a_withdrawn_run_goes_with_it(core: type[Master]) -> None:
     told = [a for a in actions if isinstance(a, TellRejected) and a.ticket == 3]
     assert [a.rests_on for a in told] == [node.submits[2].facts.ids]
     text = f"transaction {transaction_id_to_text(told[0].rests_on)} before it in its session was"
-    assert told[0].text.startswith(f"{text} withdrawn: it needs 3 copies")
+    assert told[0].text.startswith(f"{text} withdrawn: it needs 3 holders")
     assert list(node.disk.announcements) == [1, 4]
     node.start()
     assert _stamped(node.feed(FilesHeld(digest=node.submits[1].digest))) == []
@@ -141,10 +141,10 @@ def what_rests_on_a_withdrawn_run_goes_with_it(core: type[Master]) -> None:
 def what_waited_too_long_at_once_goes_together(core: type[Master]) -> None:
     """P34: in one write, so that after a crash no part is left that rests on what is gone."""
     node = _without_c(core)
-    node.submit(copies=3, session="s")
-    node.submit(copies=3, session="s")
+    node.submit(holders=3, session="s")
+    node.submit(holders=3, session="s")
     node.submit(session="s")
-    node.submit(copies=3, session="s", stands_alone=True)
+    node.submit(holders=3, session="s", stands_alone=True)
     actions = node.wait(6 * SECOND_US)
     gone = [(1, "synchro-timeout"), (2, "session-rolled-back"), (3, "session-rolled-back")]
     assert _refused(actions) == [*gone, (4, "synchro-timeout")]
@@ -155,7 +155,7 @@ def what_waited_too_long_at_once_goes_together(core: type[Master]) -> None:
 def what_comes_after_a_withdrawal_goes_on(core: type[Master]) -> None:
     """P34: its client may know of that."""
     node = _without_c(core)
-    node.submit(copies=3, session="s")
+    node.submit(holders=3, session="s")
     assert _refused(node.wait(6 * SECOND_US)) == [(1, "synchro-timeout")]
     assert _stamped(node.submit(session="s")) == [2]
 
@@ -186,12 +186,12 @@ def lost_files_take_along_what_rests_on_them(core: type[Master]) -> None:
 def what_waits_too_long_is_withdrawn(core: type[Master]) -> None:
     """P34: a run without a stamp in time is forgotten durably, and is never stamped later."""
     node = _without_c(core)
-    node.submit(copies=3)
+    node.submit(holders=3)
     assert not _refused(node.wait(4 * SECOND_US))
     actions = node.wait(2 * SECOND_US)
     assert _refused(actions) == [(1, "synchro-timeout")]
     texts = [action.text for action in actions if isinstance(action, TellRejected)]
-    assert texts == ["it needs 3 copies, the log has 2 members"]
+    assert texts == ["it needs 3 holders, the log has 2 members"]
     late = _decided(node, replace(next_view(node.view, "a", "b", "c"), epoch=3))
     node.start()
     assert not _stamped([*late, *node.wait(SECOND_US)])
@@ -200,7 +200,7 @@ def what_waits_too_long_is_withdrawn(core: type[Master]) -> None:
 def patience_goes_on_over_a_restart(core: type[Master]) -> None:
     """P34: a restart does not let a synchronous run wait again from 0, and does not forget it."""
     node = _without_c(core)
-    node.submit(copies=3)
+    node.submit(holders=3)
     assert not _refused(node.wait(3 * SECOND_US))
     assert not _refused(node.start())
     assert _refused(node.wait(3 * SECOND_US)) == [(1, "synchro-timeout")]
@@ -209,7 +209,7 @@ def patience_goes_on_over_a_restart(core: type[Master]) -> None:
 def what_waited_too_long_is_not_stamped_after_a_restart(core: type[Master]) -> None:
     """P34: its client may know it as withdrawn, though there are enough members now."""
     node = _without_c(core)
-    node.submit(copies=3)
+    node.submit(holders=3)
     node.disk.view = replace(next_view(node.view, "a", "b", "c"), epoch=3)
     node.now += 6 * SECOND_US
     actions = node.start()
@@ -221,20 +221,20 @@ def plain_runs_have_room_while_synchronous_ones_wait(core: type[Master]) -> None
     node = _without_c(core)
     node.config = replace(node.config, max_incoming_runs=8)
     node.start()
-    node.submit(copies=3, session="s")
+    node.submit(holders=3, session="s")
     node.submit(session="s", stands_alone=True)
     busy = (
         "2 own runs of 200 bytes wait for members already, and there are 2: bring missing nodes "
         "back, or lower synchro-quorum"
     )
-    assert _told_busy(node.submit(copies=3)) == [busy]
+    assert _told_busy(node.submit(holders=3)) == [busy]
     assert _told_busy(node.submit(session="s")) == [busy], "it would wait for members as well"
     for _ in range(6):
         assert _stamped(node.submit())
     assert _told_busy(node.submit()) == ["8 own runs of 800 bytes wait to be ordered already"]
     assert _stamped(node.wait(6 * SECOND_US)) == [2]
-    assert not _told_busy(node.submit(copies=3)), "the first one waits no more"
-    assert _told_busy(node.submit(copies=3)) == [
+    assert not _told_busy(node.submit(holders=3)), "the first one waits no more"
+    assert _told_busy(node.submit(holders=3)) == [
         "8 own runs of 800 bytes wait to be ordered already"
     ]
 
@@ -247,7 +247,7 @@ def plain_runs_leave_room_for_synchronous_ones(core: type[Master]) -> None:
     for _ in range(6):
         assert _stamped(node.submit())
     assert _told_busy(node.submit()) == ["6 own runs of 600 bytes wait to be ordered already"]
-    assert not _told_busy(node.submit(copies=3))
+    assert not _told_busy(node.submit(holders=3))
 
 
 def bytes_have_a_part_too(core: type[Master]) -> None:
@@ -255,8 +255,8 @@ def bytes_have_a_part_too(core: type[Master]) -> None:
     node = _without_c(core)
     node.config = replace(node.config, max_incoming_bytes=399)
     node.start()
-    assert not _told_busy(node.submit(copies=3)), "a quarter is less than it has"
-    assert len(_told_busy(node.submit(copies=3))) == 1
+    assert not _told_busy(node.submit(holders=3)), "a quarter is less than it has"
+    assert len(_told_busy(node.submit(holders=3))) == 1
     assert _stamped(node.submit()) and _stamped(node.submit())
     assert _told_busy(node.submit()) == ["3 own runs of 300 bytes wait to be ordered already"]
 
@@ -266,7 +266,7 @@ def a_wedged_node_withdraws_too(core: type[Master]) -> None:
     node = Lone(core)
     node.hear(node.prepare("b", 1))
     node.submit()
-    node.submit(copies=2)
+    node.submit(holders=2)
     actions = node.wait(6 * SECOND_US)
     assert node.master.phase is Phase.WEDGED
     assert _refused(actions) == [(2, "synchro-timeout")]
@@ -276,7 +276,7 @@ def a_wedged_node_withdraws_too(core: type[Master]) -> None:
 def patience_can_be_set(core: type[Master]) -> None:
     """P34: another timeout counts for those that wait already."""
     node = _without_c(core)
-    node.submit(copies=3)
+    node.submit(holders=3)
     node.feed(SynchroTimeoutSet(timeout_us=20 * SECOND_US))
     assert not _refused(node.wait(10 * SECOND_US))
     actions = node.feed(SynchroTimeoutSet(timeout_us=8 * SECOND_US))
@@ -284,71 +284,71 @@ def patience_can_be_set(core: type[Master]) -> None:
 
 
 def so_many_members_hold_it_first(core: type[Master]) -> None:
-    """P7, P34: a run that needs three copies is not answered as acquired or ordered with two."""
+    """P7, P34: a run that needs three holders is not answered as acquired or ordered with two."""
     node = Lone(core)
     node.submit()
-    node.submit(copies=3)
+    node.submit(holders=3)
     actions = _acquires(node, "b") + _acquires(node, "c")
     assert [a.header.seq for a in actions if isinstance(a, TellAcquired)] == [1, 2]
     node = Lone(core)
-    node.submit(copies=3)
+    node.submit(holders=3)
     post = replace(node.post_of("c", node.now + SECOND_US), known={"a": 1})
     actions = _acquires(node, "b") + node.feed(PostReceived(post=post))
     assert not [a for a in actions if isinstance(a, (TellAcquired, TellOrdered))]
     actions = _acquires(node, "c")
     assert [a.header.seq for a in actions if isinstance(a, TellAcquired)] == [1]
-    assert _copies(actions) == [3]
+    assert _holders(actions) == [3]
 
 
 def a_quorum_that_suffices_is_enough(core: type[Master]) -> None:
     """P34: where the acquisition quorum is as large, a synchronous run costs what others cost."""
     node = Lone(core)
-    node.submit(copies=2)
+    node.submit(holders=2)
     post = replace(node.post_of("c", node.now + SECOND_US), known={"a": 1})
-    assert _copies(_acquires(node, "b") + node.feed(PostReceived(post=post))) == [3]
+    assert _holders(_acquires(node, "b") + node.feed(PostReceived(post=post))) == [3]
 
 
 def a_final_queue_says_how_many_hold_it(core: type[Master]) -> None:
-    """P34: what the final queue keeps with fewer copies is acknowledged with their number."""
+    """P34: what the final queue keeps with fewer holders is acknowledged with their number."""
     node = Lone(core)
-    header = _header(node.submit(copies=3))
+    header = _header(node.submit(holders=3))
     tail = (header,)
     view = next_view(node.view, "a", "b")
     actions = _decided(node, replace(view, tail=tail, end=end_of(MergeBase(), tail)))
     assert [entry.header for one in queued(actions) for entry in one.entries] == [header]
-    assert _copies(actions) == [2]
+    assert _holders(actions) == [2]
 
 
 def a_view_without_its_tail_says_how_many_hold_it(core: type[Master]) -> None:
     """P16, P34: up to the base of a later view, a run counts as held by that view's members."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 1, "d": 1})
-    base = end_of(MergeBase(), (_header(node.submit(copies=4)),))
+    base = end_of(MergeBase(), (_header(node.submit(holders=4)),))
     actions = _decided(node, replace(next_view(node.view, "a", "b", "c"), base=base, end=base))
-    assert _copies(actions) == [3]
+    assert _holders(actions) == [3]
 
 
 def a_tail_says_nothing_of_the_others(core: type[Master]) -> None:
     """P9, P34: what a tail brings counts as held by two: its sender may be in a later epoch."""
     node = Lone(core)
-    header = _header(node.submit(copies=3))
+    header = _header(node.submit(holders=3))
     actions = node.feed(tail_of(LOG_ID, entry_of(header, 1, bytes(32))))
-    assert _copies(actions) == [2]
+    assert _holders(actions) == [2]
 
 
 def a_new_stamp_asks_for_what_there_is(core: type[Master]) -> None:
     """P20, P34: what was stamped goes on in a later epoch, with all members that are left."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 1, "d": 1})
-    node.submit(copies=4)
+    node.submit(holders=4)
     actions = _decided(node, next_view(node.view, "a", "b", "c"))
     assert [type(action) for action in actions].count(PersistRestamp) == 1
-    assert not _copies(_acquires(node, "b", 2))
-    assert _copies(_acquires(node, "c", 2)) == [3]
+    assert not _holders(_acquires(node, "b", 2))
+    assert _holders(_acquires(node, "c", 2)) == [3]
 
 
 def runs_of_an_earlier_incarnation_are_stamped(core: type[Master]) -> None:
     """P30, P34: they may have had a stamp, so nobody may say that they were never ordered."""
     node = _without_c(core)
-    node.submit(copies=3)
+    node.submit(holders=3)
     waiting = node.disk.announcements
     waiting[1] = replace(waiting[1], submitted_at=None)
     assert not _refused(node.start())
@@ -378,9 +378,9 @@ def each_site_judges_by_the_table(core: type[Master]) -> None:
     table = TableDefinition(name="s", columns=(Column(name="c", type="bigint"),), is_sync=True)
     write = (Touch(table="s", schema_version=1),)
     makes, plain, right = (
-        node.run_of("b", 1, 1, creates=((0, table),), copies=2),
+        node.run_of("b", 1, 1, creates=((0, table),), holders=2),
         node.run_of("b", 2, 2, touches=write),
-        node.run_of("b", 3, 3, touches=write, copies=2),
+        node.run_of("b", 3, 3, touches=write, holders=2),
     )
     entry, entries = bytes(32), []
     for position, header in enumerate((makes, plain, right), start=1):

@@ -173,7 +173,7 @@ class Faults:
             self._world.checks.happened("disk lost")
 
     def _lose_two_disks(self) -> None:
-        """Lose two at once, where more copies are promised and the others have a majority."""
+        """Lose two at once, where more holders are promised and the others have a majority."""
         if self._lose(*self._world.random.sample(list(self._world.nodes.values()), 2)):
             self._world.checks.happened("two disks lost")
 
@@ -213,7 +213,7 @@ class Faults:
         view = views[max(views)] if views else cores[0].view
         # What was voted for may be decided already.
         votes = [core.accepted for core in cores if core.accepted is not None]
-        # Fewer members are lost than copies were promised, then (P12).
+        # Fewer members are lost than holders were promised, then (P12).
         preserved = all(one.elects(others) and one.preserves(others) for one in (view, *votes))
         # A node that begins anew takes no commit tables with the queue.
         return preserved and world.tables.spares(nodes)

@@ -198,7 +198,7 @@ class TableWriters:
 
         def commit(asked: Node) -> Coroutine[Any, Any, Receipt]:
             return asked.several_commits.commit(
-                transaction, level=Level.ORDERED, copies=1, timeout=_PATIENCE_S
+                transaction, level=Level.ORDERED, sites=1, timeout=_PATIENCE_S
             )
 
         for _ in range(_ATTEMPTS):

@@ -247,7 +247,7 @@ class Faults:
             self._operator.forget(node, self._world.seconds(0.1, 20))
 
     def _lose_two_disks(self) -> None:
-        """Lose two disks at once, where more copies are promised (P12).
+        """Lose two disks at once, where more holders are promised (P12).
 
         If the others have no majority of the votes, an operator lets the one that is left go on
         alone, and gives the others their votes again once they are back (P23).

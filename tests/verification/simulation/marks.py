@@ -50,7 +50,7 @@ EXPECTED = (
     "condition of a repeat", "table changed", "table dropped", "table created again",
     "stale schema",
     "synchronous run stamped", "synchronous run withdrawn", "synchronous run told as late",
-    "synchronous run with more copies than the quorum", "synchro quorum changed",
+    "synchronous run with more holders than the quorum", "synchro quorum changed",
     "plain run stamped while a synchronous one waits", "run withdrawn with its session",
     "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
     "prepared: conflict", "prepared: stale-schema",

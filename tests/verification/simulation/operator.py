@@ -267,7 +267,7 @@ class Operator:
     def may_lose_all(self, lost: set[str]) -> bool:
         """Whether the other members hold all that was acquired, and their memories count.
 
-        So it is as long as fewer members are lost than copies are promised (P12).
+        So it is as long as fewer members are lost than holders are promised (P12).
         """
         nodes, others = self._world.nodes, set(self._world.nodes) - lost
         # What a lost node is by now counts for nobody: it may be lost again before it is admitted.

@@ -118,7 +118,7 @@ class Progress:
         own, members = (node.name, node.disk.incarnation), len(node.master.view.members)
         # A synchronous run waits for members, not to be ordered (P34).
         return any(
-            submit.facts.copies <= members for submit in node.disk.announcements.values()
+            submit.facts.holders <= members for submit in node.disk.announcements.values()
         ) or any(key[:2] == own for key in node.disk.incoming)
 
     def _can_decide(self, nodes: tuple[SimulatedNode, ...]) -> bool:

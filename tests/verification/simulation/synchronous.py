@@ -41,7 +41,7 @@ _PAUSE_US = 240_000_000
 
 
 class Synchronous:
-    """Clients that want so many copies, and operators that say how many.
+    """Clients that want so many holders, and operators that say how many.
 
     Args:
         seed: Of their own draws.
@@ -52,7 +52,7 @@ class Synchronous:
         self._alone = Random(f"{seed}:alone")
 
     def draw(self, master: Master, touches: Iterable[Touch]) -> int:
-        """Return how many copies a run needs, as a node takes it; 0 = it is a plain one.
+        """Return how many holders a run needs, as a node takes it; 0 = it is a plain one.
 
         Now and then a node takes for plain what is not: then it takes no effect.
         """
@@ -99,8 +99,8 @@ class SynchronousChecks:
         #: Digest → nodes that ever held the run durably: a disk may be lost later.
         self._held: dict[bytes, set[str]] = {}
 
-    def _copies(self, digest: bytes) -> int:
-        return self._world.facts[digest].copies
+    def _holders(self, digest: bytes) -> int:
+        return self._world.facts[digest].holders
 
     def _view(self, epoch: int) -> View:
         views = self._world.checks.views
@@ -108,12 +108,12 @@ class SynchronousChecks:
 
     def refused(self, node: SimulatedNode, ticket: int) -> None:
         """See a client told that its run got no stamp in time."""
-        if not node.submits[ticket].facts.copies:
+        if not node.submits[ticket].facts.holders:
             violated(f"P34: {node.name} refuses the plain run {ticket} as a synchronous one")
 
     def held(self, node: SimulatedNode, header: RunHeader) -> None:
         """See a run become durable."""
-        if self._copies(header.digest):
+        if self._holders(header.digest):
             self._held.setdefault(header.digest, set()).add(node.name)
 
     def excuse(self, node: SimulatedNode) -> None:
@@ -123,18 +123,18 @@ class SynchronousChecks:
             self._withdrawn.discard(submit.digest)
 
     def stamped(self, node: SimulatedNode, action: PersistOwnRun) -> None:
-        """Nobody stamps a synchronous run in a view with fewer members than it needs copies."""
-        header, copies = action.header, self._copies(action.header.digest)
-        if not copies:
-            if any(self._copies(s.digest) for s in node.disk.announcements.values()):
+        """Nobody stamps a synchronous run in a view with fewer members than it needs holders."""
+        header, holders = action.header, self._holders(action.header.digest)
+        if not holders:
+            if any(self._holders(s.digest) for s in node.disk.announcements.values()):
                 self._world.marks.hit("plain run stamped while a synchronous one waits")
             return
         self._world.marks.hit("synchronous run stamped")
         submit = node.submits.get(action.ticket)
         inherited = submit is not None and submit.submitted_at is None
         members = len(self._view(header.epoch).members)
-        if copies > members and not inherited and header.digest not in self._excused:
-            violated(f"P34: {node.name} stamps {header}: {copies} copies of {members} members")
+        if holders > members and not inherited and header.digest not in self._excused:
+            violated(f"P34: {node.name} stamps {header}: {holders} holders of {members} members")
 
     def withdrawn(
         self, node: SimulatedNode, action: PersistWithdrawal, waiting: Iterable[int]
@@ -145,7 +145,7 @@ class SynchronousChecks:
             waiting: Tickets of what waited for its stamp at the node.
         """
         first, *more = action.runs
-        if self._copies(first.digest) and first.code == "synchro-timeout":
+        if self._holders(first.digest) and first.code == "synchro-timeout":
             self._world.marks.hit("synchronous run withdrawn")
             self._withdrawn.add(first.digest)
         submit, gone = node.submits[first.ticket], {run.ticket for run in more}
@@ -164,15 +164,15 @@ class SynchronousChecks:
             self._withdrawn.add(run.digest)
 
     def told(self, node: SimulatedNode, action: TellOrdered) -> None:
-        """What is told of copies is true."""
+        """What is told of holders is true."""
         for entry in action.entries:
-            header, wanted = entry.header, self._copies(entry.header.digest)
+            header, wanted = entry.header, self._holders(entry.header.digest)
             held = len(self._held.get(header.digest, ()))
-            if held < min(wanted, action.copies):
+            if held < min(wanted, action.holders):
                 violated(
-                    f"P34: {node.name} tells {action.copies} copies of {header}, {held} hold it"
+                    f"P34: {node.name} tells {action.holders} holders of {header}, {held} hold it"
                 )
-            if action.copies < wanted and header.origin == node.name:
+            if action.holders < wanted and header.origin == node.name:
                 self._world.marks.hit("synchronous run told as late")
 
     def queued(self, node: SimulatedNode, action: PersistQueue) -> None:
@@ -182,7 +182,7 @@ class SynchronousChecks:
         """
         epoch = 1 if node.disk.view is None else node.disk.view.epoch
         for entry in action.entries:
-            header, wanted = entry.header, self._copies(entry.header.digest)
+            header, wanted = entry.header, self._holders(entry.header.digest)
             if header.digest in self._withdrawn:
                 violated(f"P34: {header} is ordered at {entry.position}, and was withdrawn")
             if not wanted or header.epoch != epoch or self._is_final(entry):
@@ -190,7 +190,7 @@ class SynchronousChecks:
             view = self._view(epoch)
             needed, held = min(wanted, len(view.members)), len(self._held[header.digest])
             if needed > view.quorum:
-                self._world.marks.hit("synchronous run with more copies than the quorum")
+                self._world.marks.hit("synchronous run with more holders than the quorum")
             if held < needed:
                 violated(f"P34: {node.name} appends {header}, {held} of {needed} hold it")
 

@@ -246,7 +246,7 @@ class World:
             n=transactions, ids=ids, acceptance=acceptance,
             touches=written,
             creates=creates, conditions=conditions or said.conditions, changes=drawn.changes,
-            copies=self.synchronous.draw(node.master, written),
+            holders=self.synchronous.draw(node.master, written),
             participants=said.participants, valid_until=said.valid_until, marks=said.marks,
             commits=commits,
         )  # fmt: skip

@@ -87,7 +87,7 @@ def assemble_run(
     *,
     compression: str | None = None,
     acceptance: Acceptance | None = None,
-    copies: int = 0,
+    holders: int = 0,
 ) -> tuple[RunManifest, bytes]:
     """Return manifest and payload container of a run of validated transactions.
 
@@ -97,7 +97,7 @@ def assemble_run(
         submitted_at: Wall clock, microseconds since 1970 UTC.
         compression: Of the inline sections: None, `lz4` or `zstd`.
         acceptance: What the accepting node knows of the ids; None at a client.
-        copies: See `RunManifest.copies`; 0 at a client.
+        holders: See `RunManifest.holders`; 0 at a client.
 
     Raises:
         LocalProtocolError: Transactions of different sessions, or none at all (definite).
@@ -135,7 +135,7 @@ def assemble_run(
         acceptance=acceptance,
         valid_until=_given(transaction.valid_until for transaction in transactions),
         conditions=_given(transaction.condition for transaction in transactions),
-        copies=copies,
+        holders=holders,
         participants=transactions[0].participants,
         marks=_given(transaction.mark for transaction in transactions),
         commits=tuple((tx, one) for tx, each in enumerate(transactions) for one in each.commits),

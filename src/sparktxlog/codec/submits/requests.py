@@ -153,7 +153,7 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaul
     #: Microseconds since 1970 UTC: no effect when ordered after that.
     valid_until: int | None = None
     conditions: ConditionsRequest | None = None
-    #: True: it needs as many copies as `synchro-quorum` says, whatever its tables are.
+    #: True: it needs as many holders as `synchro-quorum` says, whatever its tables are.
     is_sync: bool = False
     #: It takes effect where the last of these says YES (P35).
     participants: list[str] | None = None
@@ -237,7 +237,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Read], body: bytes, what: str) -> _R
 
 
 def parse_level(text: str) -> tuple[Level, int]:
-    """Return level and number of copies of `accepted`, `ordered`, `applied`, `applied(2)` …
+    """Return level and number of sites of `accepted`, `ordered`, `applied`, `applied(2)` …
 
     Raises:
         InvalidRequestError: No such level (definite).

@@ -33,8 +33,8 @@ class Undecided:
     condition: Condition | None = None
     #: Participants that said YES, in the order of their marks.
     said: tuple[str, ...] = ()
-    #: See `RunManifest.copies`; its marks need as many.
-    copies: int = 0
+    #: See `RunManifest.holders`; its marks need as many.
+    holders: int = 0
     #: Of its payload container.
     size_bytes: int = 0
     #: Node that accepted it, for operators; empty = not known.

@@ -162,7 +162,7 @@ class RunManifest:
     conditions: tuple[tuple[int, Condition], ...] = ()
     #: Of a synchronous run: how many members hold it before it is ordered, the origin included;
     #: written by the node that accepts it (P34).  0 = a plain run.
-    copies: int = 0
+    holders: int = 0
     #: Of a prepared transaction, alone in its run: those that have to say YES, distinct (P35).
     participants: tuple[str, ...] = ()
     #: (transaction index, mark), ascending; these transactions do nothing else (P35).
@@ -233,8 +233,8 @@ class RunFacts:
     conditions: tuple[tuple[int, Condition], ...] = ()
     #: (transaction index, table, change), ascending by index; each is among the touches too.
     changes: tuple[tuple[int, str, TableChange], ...] = ()
-    #: See `RunManifest.copies`.
-    copies: int = 0
+    #: See `RunManifest.holders`.
+    holders: int = 0
     #: See `RunManifest.participants`.
     participants: tuple[str, ...] = ()
     #: (transaction index, mark), ascending by index.
@@ -270,7 +270,7 @@ class RunFacts:
             voided=manifest.voided,
             conditions=manifest.conditions,
             changes=tuple(changes),
-            copies=manifest.copies,
+            holders=manifest.holders,
             participants=manifest.participants,
             marks=manifest.marks,
             commits=manifest.commits,

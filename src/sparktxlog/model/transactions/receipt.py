@@ -58,7 +58,7 @@ class Receipt:
     #: The reached level, None = refused as a whole.
     level: Level | None
     #: The transaction is ordered, but less than was asked for: the requested level was not reached
-    #: in time, and `level` will rise; or it is synchronous, and `copies` says how many hold it.
+    #: in time, and `level` will rise; or it is synchronous, and `holders` says how many hold it.
     late: bool = False
     run: RunId | None = None
     #: Position of the first transaction; the i-th of the run is at `position + i`.
@@ -77,7 +77,7 @@ class Receipt:
     log_id: str | None = None
     #: Of a synchronous transaction that was ordered while members went away: how many members are
     #: known to hold it; fewer than it was to have.
-    copies: int | None = None
+    holders: int | None = None
     #: Of a prepared transaction: where it is ordered.  Once it is decided, `position` says where.
     prepared_at: int | None = None
     #: Why level applied is not reached by waiting: which table of which site stands still; None =

@@ -134,7 +134,7 @@ class Effects:
             or facts.changes
             or facts.marks
             or facts.commits
-            or not all(self._fits(touch, facts.copies) for touch in facts.touches)
+            or not all(self._fits(touch, facts.holders) for touch in facts.touches)
         ):
             created = self._judge_each(position, facts, rejected)
         elif facts.touches or facts.conditions:
@@ -173,12 +173,12 @@ class Effects:
         return rejected
 
     def _fits(
-        self, touch: Touch, copies: int, fresh: Mapping[str, TableDefinition] = _NONE
+        self, touch: Touch, holders: int, fresh: Mapping[str, TableDefinition] = _NONE
     ) -> bool:
         """Return whether a write was made for its table as it is here.
 
         Args:
-            copies: Of its run: what the accepting node took for a plain write may not be one (P34).
+            holders: Of its run: the accepting node may have taken it for an ordinary one (P34).
         """
         key = touch.table.lower()
         table = fresh.get(key) or self._tables.get(key)
@@ -187,7 +187,7 @@ class Effects:
             and table.name == touch.table
             and table.schema_version == touch.schema_version
             and not table.is_dropped
-            and (copies > 0 or not table.is_sync)
+            and (holders > 0 or not table.is_sync)
         )
 
     def _judge_each(
@@ -216,7 +216,7 @@ class Effects:
             if index in rejected:
                 continue
             touches, fresh = touches_of(index), dict[str, TableDefinition]()
-            reason = self._misfit(index, creates.get(index, ()), touches, facts.copies, fresh)
+            reason = self._misfit(index, creates.get(index, ()), touches, facts.holders, fresh)
             names = [definition.name for definition in fresh.values()]
             if reason is None and index in changes:
                 reason = self._change(index, changes[index], fresh)
@@ -258,7 +258,7 @@ class Effects:
             valid_until=facts.valid_until[0][1],
             touches=facts.touches,
             condition=facts.conditions[0][1] if facts.conditions else None,
-            copies=facts.copies,
+            holders=facts.holders,
             size_bytes=size_bytes,
             origin=origin,
         )
@@ -284,7 +284,7 @@ class Effects:
 
     def _unfit(self, one: Undecided, position: int, index: int) -> Rejection | None:
         """Return why a prepared transaction would take no effect in a place."""
-        reason = self._misfit(index, (), one.touches, one.copies, {})
+        reason = self._misfit(index, (), one.touches, one.holders, {})
         if reason is None and one.condition is not None:
             reason = self._broken(one.condition, position, index)
         return reason
@@ -294,7 +294,7 @@ class Effects:
         index: int,
         definitions: Sequence[TableDefinition],
         touches: Sequence[Touch],
-        copies: int,
+        holders: int,
         fresh: dict[str, TableDefinition],
     ) -> Rejection | None:
         """Return why a transaction does not fit the tables; put what it creates into `fresh`."""
@@ -312,7 +312,7 @@ class Effects:
                     code=SchemaMismatchError.code,
                     text=f"table {present.name!r} exists with another definition",
                 )
-        misfit = next((touch for touch in touches if not self._fits(touch, copies, fresh)), None)
+        misfit = next((touch for touch in touches if not self._fits(touch, holders, fresh)), None)
         return None if misfit is None else self._rejection(misfit, index, fresh)
 
     def _named_as_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.transactions.synchro_copies import check_expression
+from sparktxlog.model.transactions.synchro_holders import check_expression
 from sparktxlog.protocol.messages.actions import TellChange
 from sparktxlog.protocol.messages.events import ChangeRequested
 from sparktxlog.protocol.messages.outbox import Outbox
@@ -47,7 +47,7 @@ class Changes:
 
     @property
     def synchro_rule(self) -> str:
-        """Rule of the copies of synchronous runs to propose, empty = as it is (P34)."""
+        """Rule of the holders of synchronous runs to propose, empty = as it is (P34)."""
         return "" if self._request is None else self._request[0].synchro_rule
 
     @property

@@ -51,7 +51,7 @@ class Intent:
     roster: tuple[Seat, ...] | None = None
     #: New rule of the acquisition quorum, empty = unchanged.
     quorum_rule: str = ""
-    #: New rule of the copies of synchronous runs, empty = unchanged (P34).
+    #: New rule of the holders of synchronous runs, empty = unchanged (P34).
     synchro_rule: str = ""
     #: Digests of runs that must not be void, because a member holds them (P32).
     vetoed: frozenset[bytes] = frozenset()

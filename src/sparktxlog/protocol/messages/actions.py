@@ -226,7 +226,7 @@ class TellOrdered:
     entries: tuple[QueueEntry, ...]
     #: How many members are known to hold each of them; more may.  A synchronous run that was to
     #: have more is reported as late (P34).
-    copies: int = 1
+    holders: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

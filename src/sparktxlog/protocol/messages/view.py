@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import RunFacts
-from sparktxlog.model.transactions.synchro_copies import DEFAULT_EXPRESSION, copies_of
+from sparktxlog.model.transactions.synchro_holders import DEFAULT_EXPRESSION, holders_of
 from sparktxlog.protocol.messages.posts import MergeBase, RunHeader
 
 #: Wire version of views and nodes that name none.
@@ -91,7 +91,7 @@ class View:
     #: Runs of `tail` that need no payload; their headers are part of the decision.
     voided: tuple[Voided, ...] = ()
     #: How many members hold a synchronous transaction before it is ordered (P34): an expression
-    #: over N, see `model.synchro_copies`; empty = the default.
+    #: over N, see `model.synchro_holders`; empty = the default.
     synchro_rule: str = ""
 
     @property
@@ -114,8 +114,8 @@ class View:
 
     @property
     def synchro_quorum(self) -> int:
-        """How many copies a synchronous transaction needs, its origin's included (P34)."""
-        return copies_of(self.synchro_rule or DEFAULT_EXPRESSION, self.masters)
+        """How many holders a synchronous transaction needs, its origin's included (P34)."""
+        return holders_of(self.synchro_rule or DEFAULT_EXPRESSION, self.masters)
 
     @property
     def data_quorum(self) -> int:

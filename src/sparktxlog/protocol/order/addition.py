@@ -5,7 +5,7 @@ of the agreed order that all acquired.  So the heads of the per-origin streams a
 key, and the walk stops, and never skips, at the first run that is not yet
 
     covered     ts <= least usable promise of *all* members, and
-    acquired    durable here and at `copies_needed` members in all, its origin included.
+    acquired    durable here and at `holders_needed` members in all, its origin included.
 
 A step costs O(members), whatever the length of the queues.
 """
@@ -51,19 +51,19 @@ def holders(run: Run, peers: Sequence[Peer]) -> int:
     return count
 
 
-def copies_needed(run: Run, peers: Sequence[Peer], quorum: int) -> int:
+def holders_needed(run: Run, peers: Sequence[Peer], quorum: int) -> int:
     """Return how many members hold a run before it is appended (P7).
 
     A synchronous run needs as many as it was accepted with (P34), or all, if there are fewer
     members: it was stamped when there were more.
     """
-    if run.facts is None or run.facts.copies <= quorum:
+    if run.facts is None or run.facts.holders <= quorum:
         return quorum
-    return min(run.facts.copies, len(peers) + 1)
+    return min(run.facts.holders, len(peers) + 1)
 
 
 def may_add(run: Run, peers: Sequence[Peer], least: int, quorum: int) -> bool:
     """Return whether the first run of the agreed order may be appended now."""
     if run.header.ts > least or run.facts is None:
         return False
-    return holders(run, peers) >= copies_needed(run, peers, quorum)
+    return holders(run, peers) >= holders_needed(run, peers, quorum)

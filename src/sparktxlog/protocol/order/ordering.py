@@ -45,9 +45,9 @@ from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Ta
 from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.protocol.order.addition import (
-    copies_needed,
     head_of,
     holders,
+    holders_needed,
     least_promise,
     may_add,
 )
@@ -74,7 +74,7 @@ from sparktxlog.protocol.order.status import (
     synchronous_status,
 )
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.order.unstamped import Prefetching, Staging, copies_awaited, is_late
+from sparktxlog.protocol.order.unstamped import Prefetching, Staging, holders_awaited, is_late
 
 _WARN_CLOCK_US = 1_000_000
 _REFUSE_CLOCK_US = 60_000_000
@@ -246,7 +246,7 @@ class Ordering:
             )
         late = is_late(submit, config.inline_limit_bytes, config.quorum)
         waits = late or self.frozen or staging.must_wait(submit.session)
-        waits = waits or copies_awaited(submit) > len(config.members)
+        waits = waits or holders_awaited(submit) > len(config.members)
         if text := self._no_room(submit, held_up=waits and staging.is_held_up(submit)):
             return self.reject(submit, "busy", text)
         distance = self._collecting.clock_distance(now)
@@ -460,10 +460,10 @@ class Ordering:
         there = len(self._config.members)
         overdue = []
         for submit in self._staging.give_up(now):
-            copies = submit.facts.copies
-            text = f"it needs {copies} copies, the log has {there} members"
-            if copies <= there:
-                text = f"it needs {copies} copies of {there} members, and got no timestamp in time"
+            needed = submit.facts.holders
+            text = f"it needs {needed} holders, the log has {there} members"
+            if needed <= there:
+                text = f"it needs {needed} holders of {there} members, and got no timestamp in time"
             overdue.append((submit, text))
         self._withdraw(overdue, "synchro-timeout")
 
@@ -518,7 +518,7 @@ class Ordering:
         self._told_acquired = max(self._told_acquired, own.watermark)
         peers, quorum = self._peers, self._config.quorum
         while (run := own.get(self._told_acquired + 1)) is not None and run.last <= mark:
-            needed = copies_needed(run, peers, quorum)
+            needed = holders_needed(run, peers, quorum)
             if needed > quorum and holders(run, peers) < needed:
                 break
             self._told_acquired = run.last
@@ -542,18 +542,18 @@ class Ordering:
                 queue.append(run, streams[run.header.origin])
         self._drain(now, len(self._config.members))
 
-    def _drain(self, now: int, copies: int) -> None:
+    def _drain(self, now: int, holders: int) -> None:
         """Persist and report appended runs.
 
         Args:
-            copies: So many members hold each of them, or as many as it needs.
+            holders: So many members hold each of them, or as many as it needs.
         """
         appended = self._queue.drain()
         if appended is not None:
             self._added_at = now
             self._counter.use(self._queue.key[1])
             self._outbox.persist(appended)
-            self._outbox.tell(TellOrdered(entries=appended.entries, copies=copies))
+            self._outbox.tell(TellOrdered(entries=appended.entries, holders=holders))
 
     # ------------------------------------------------------------------ rounds
 

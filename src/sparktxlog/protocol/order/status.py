@@ -9,7 +9,7 @@ from enum import Enum
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.view import Phase, Seat
-from sparktxlog.protocol.order.addition import copies_needed, holders
+from sparktxlog.protocol.order.addition import holders, holders_needed
 from sparktxlog.protocol.order.origin_queues import Run
 from sparktxlog.protocol.order.peers import Peer
 from sparktxlog.protocol.order.unstamped import Staging
@@ -83,10 +83,10 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynchronousStatus:
-    """Own synchronous transactions that wait for members or for their copies (P34)."""
+    """Own synchronous transactions that wait for members or for their holders (P34)."""
 
     #: Accepted and not stamped: runs, transactions in them, their bytes, shell's time of the
-    #: oldest, and the most copies that one of them needs.
+    #: oldest, and the most holders that one of them needs.
     waiting_runs: int = 0
     waiting: int = 0
     size_bytes: int = 0
@@ -109,8 +109,8 @@ def synchronous_status(
         run
         for run in own
         if run.facts is not None
-        and run.facts.copies
-        and holders(run, peers) < copies_needed(run, peers, quorum)
+        and run.facts.holders
+        and holders(run, peers) < holders_needed(run, peers, quorum)
     ]
     # They are of one origin, in its order: a member that holds the last one holds all.
     last = unconfirmed[-1] if unconfirmed else None
@@ -119,7 +119,7 @@ def synchronous_status(
         waiting=sum(run.submit.facts.n for run in waiting),
         size_bytes=sum(run.submit.size_bytes for run in waiting),
         oldest_since=min((run.submitted_at for run in waiting), default=None),
-        needs=max((run.copies for run in waiting), default=None),
+        needs=max((run.holders for run in waiting), default=None),
         unconfirmed_runs=len(unconfirmed),
         unconfirmed=sum(run.header.n for run in unconfirmed),
         unconfirmed_since=min((run.seen_at for run in unconfirmed), default=None),
@@ -239,7 +239,7 @@ def awaited_by(
     ]
     if run.facts is None:
         found.append(_awaited(self_id, AwaitReason.SELF_PAYLOAD, since, run))
-    if holders(run, peers) < copies_needed(run, peers, quorum):
+    if holders(run, peers) < holders_needed(run, peers, quorum):
         origin = run.header.origin
         for peer in peers:
             if peer.node_id != origin and peer.acquired.get(origin, 0) < run.last:

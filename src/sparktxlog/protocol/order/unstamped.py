@@ -5,9 +5,9 @@ so it delays no other run.  Its origin stamps it when the acquisition quorum hol
 after the stage timeout, when it has checked that its own files are complete.  Runs of one session
 are stamped in submit order, so a small run after a bulk run of its session waits here too.
 
-A synchronous run waits here while there are fewer members than it needs copies, and is withdrawn if
-it has no stamp in time (P34).  It never had one, so no node can order it.  The later runs of its
-session wait here too, so none of them had one: those that may rest on it are withdrawn with it.
+A synchronous run waits here while there are fewer members than it needs holders, and is withdrawn
+if it has no stamp in time (P34).  It never had one, so no node can order it.  The later runs of
+its session wait here too, so none of them had one: those that may rest on it are withdrawn with it.
 Synchronous runs, and those that they hold up in their sessions, have a part of the bounds (P3b), so
 they take no room from others.
 """
@@ -29,7 +29,7 @@ class Unstamped:
     """An own run that was accepted and waits for its stamp."""
 
     __slots__ = (
-        "check_at", "checked", "copies", "held_up", "next_at", "patience_us", "pause_us", "ready",
+        "check_at", "checked", "held_up", "holders", "next_at", "patience_us", "pause_us", "ready",
         "submit", "submitted_at",
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ class Unstamped:
         self.submit = submit
         self.submitted_at = since
         #: So many members it waits for; of a plain run 0 (P34).
-        self.copies = copies_awaited(submit)
+        self.holders = holders_awaited(submit)
         #: Whether it counts among the runs that wait for members.
         self.held_up = False
         #: A synchronous run may wait so much longer than others, for its files.
@@ -81,7 +81,7 @@ class Staging:
 
     def is_held_up(self, submit: RunSubmitted) -> bool:
         """Return whether a run waits for members here: it is synchronous, or comes after one."""
-        return copies_awaited(submit) > 0 or submit.session in self._synchronous_in
+        return holders_awaited(submit) > 0 or submit.session in self._synchronous_in
 
     def add(self, submit: RunSubmitted, now: int, wall: int, *, late: bool) -> None:
         """Add an own run that cannot be stamped at once.
@@ -90,7 +90,7 @@ class Staging:
             wall: Wall clock: a synchronous run may have waited before a restart.
         """
         since = now
-        if copies_awaited(submit):
+        if holders_awaited(submit):
             since -= max(0, wall - (submit.submitted_at or 0))
         run = Unstamped(submit, since, now, self._timeout_us, late=late)
         self.runs[submit.ticket] = run
@@ -101,9 +101,9 @@ class Staging:
             self.held_up_bytes += submit.size_bytes
         if submit.session is not None:
             self._lines.setdefault(submit.session, deque()).append(run)
-            if run.copies:
+            if run.holders:
                 self._synchronous_in[submit.session] += 1
-        if run.copies:
+        if run.holders:
             self._overdue_at = earliest((self._overdue_at, self._gives_up_at(run)))
 
     def _gives_up_at(self, run: Unstamped) -> int:
@@ -116,7 +116,7 @@ class Staging:
 
     def synchronous(self) -> list[Unstamped]:
         """Return the synchronous runs that wait for their stamp, in submit order."""
-        return [run for run in self.runs.values() if run.copies]
+        return [run for run in self.runs.values() if run.holders]
 
     def give_up(self, now: int) -> list[RunSubmitted]:
         """Remove and return the synchronous runs that waited too long for their stamp (P34)."""
@@ -183,11 +183,11 @@ class Staging:
         """Remove and return the runs that may be stamped now, in order.
 
         Args:
-            members: Of the present view: a run that needs more copies goes on waiting (P34).
+            members: Of the present view: a run that needs more holders goes on waiting (P34).
         """
         taken: list[RunSubmitted] = []
         for run in list(self.runs.values()):
-            if run.copies <= members:
+            if run.holders <= members:
                 self._take(run, taken)
         return taken
 
@@ -214,7 +214,7 @@ class Staging:
         line.remove(run)
         if not line:
             del self._lines[submit.session]
-        if run.copies:
+        if run.holders:
             self._synchronous_in[submit.session] -= 1
             if not self._synchronous_in[submit.session]:
                 del self._synchronous_in[submit.session]
@@ -325,9 +325,9 @@ class Prefetching:
         return min(waiting) if waiting and busy < self._limit else None
 
 
-def copies_awaited(submit: RunSubmitted) -> int:
+def holders_awaited(submit: RunSubmitted) -> int:
     """Return how many members a view must have before a run is stamped, 0 = any (P34)."""
-    return 0 if submit.submitted_at is None else submit.facts.copies
+    return 0 if submit.submitted_at is None else submit.facts.holders
 
 
 def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:

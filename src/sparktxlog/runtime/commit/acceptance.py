@@ -35,7 +35,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.receipts import (
     PREPARED,
     Submission,
-    check_copies,
+    check_sites,
     decided_receipt,
     make_receipt,
 )
@@ -92,10 +92,10 @@ class Submits:
                 position=position,
             )
 
-    async def reach_for_submit(self, after: int, level: Level, copies: int, timeout: float) -> None:
+    async def reach_for_submit(self, after: int, level: Level, sites: int, timeout: float) -> None:
         """Wait as `reach`, unless the node takes no transactions; errors as `reach`, `submit`."""
         if self._base.ordered.value < after:
-            self._check_submit(level, copies)
+            self._check_submit(level, sites)
             self._check_takes(level)
             await self.reach(after, timeout)
 
@@ -104,7 +104,7 @@ class Submits:
         tx: PreparedTransaction,
         *,
         level: Level,
-        copies: int = 1,
+        sites: int = 1,
         timeout: float,
         first_wins: bool = False,
     ) -> Receipt:
@@ -122,7 +122,7 @@ class Submits:
             NoQuorumError: It cannot be ordered, because too few nodes answer (definite).
             BusyError, DiskFullError, CommitRejectedError: Nothing happened (definite).
         """
-        work = self._submit(tx, level, copies, timeout, Content(tx, first_wins=first_wins))
+        work = self._submit(tx, level, sites, timeout, Content(tx, first_wins=first_wins))
         if (traces := self._base.traces) is not None:
             written = [one.table for one in tx.operations] + [
                 one.name or one.uuid for one in tx.commits
@@ -131,18 +131,18 @@ class Submits:
         return await work
 
     async def _submit(
-        self, tx: PreparedTransaction, level: Level, copies: int, timeout: float, content: Content
+        self, tx: PreparedTransaction, level: Level, sites: int, timeout: float, content: Content
     ) -> Receipt:
-        self._check_submit(level, copies)
+        self._check_submit(level, sites)
         timeout = min(timeout, MAX_WAIT_S)
         deadline = asyncio.get_running_loop().time() + timeout
-        first, acceptance = await self._first(content, level, copies, timeout)
+        first, acceptance = await self._first(content, level, sites, timeout)
         if first is not None:
             return first
         # One without operations may decide others (P35).
         if (tx.operations or tx.commits) and await self._lag.admit(timeout):
             timeout = max(0.0, deadline - asyncio.get_running_loop().time())
-            first, acceptance = await self._first(content, level, copies, timeout)
+            first, acceptance = await self._first(content, level, sites, timeout)
             if first is not None:
                 return first
         self._check_valid(tx.valid_until)
@@ -151,16 +151,16 @@ class Submits:
         for one in tx.operations:
             if one.definition is not None:
                 self._check_may_create(one.definition)
-        copies_needed = self._copies_needed(is_synchronous(tx, self._master.tables))
+        holders_needed = self._holders_needed(is_synchronous(tx, self._master.tables))
         if tx.participants:
             self._check_may_prepare()
         if tx.mark is not None:
-            copies_needed = max(copies_needed, self._check_mark(tx.mark))
+            holders_needed = max(holders_needed, self._check_mark(tx.mark))
         self._check_takes(level)
         try:
             async with asyncio.timeout_at(deadline):
                 submission, index = await self._cycle.submit_single(
-                    tx, acceptance, copies_needed, content
+                    tx, acceptance, holders_needed, content
                 )
         except TimeoutError:
             text = transaction_id_to_text(tx.transaction_id)
@@ -171,7 +171,7 @@ class Submits:
                 reached=None,
             ) from None
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        receipt = await self._wait(content, submission, index, level, copies, left)
+        receipt = await self._wait(content, submission, index, level, sites, left)
         return self._of_the_first(content, receipt)
 
     async def submit_run(
@@ -180,7 +180,7 @@ class Submits:
         manifest: RunManifest,
         *,
         level: Level,
-        copies: int = 1,
+        sites: int = 1,
         timeout: float,
         first_wins: bool = False,
     ) -> Receipt:
@@ -190,7 +190,7 @@ class Submits:
         receipt, as `id-taken`.
         """
         content = Content(manifest, first_wins=first_wins)
-        work = self._submit_run(payload, manifest, level, copies, timeout, content)
+        work = self._submit_run(payload, manifest, level, sites, timeout, content)
         if (traces := self._base.traces) is not None:
             written = [block.table for block in manifest.blocks]
             work = traces.commit(manifest.transaction_id(0), written, level, work)
@@ -201,18 +201,18 @@ class Submits:
         payload: bytes,
         manifest: RunManifest,
         level: Level,
-        copies: int,
+        sites: int,
         timeout: float,
         content: Content,
     ) -> Receipt:
-        self._check_submit(level, copies)
+        self._check_submit(level, sites)
         timeout = min(timeout, MAX_WAIT_S)
-        first, acceptance = await self._first(content, level, copies, timeout)
+        first, acceptance = await self._first(content, level, sites, timeout)
         if first is not None:
             return first
         if waited_s := await self._lag.admit(timeout):
             timeout = max(0.0, timeout - waited_s)
-            first, acceptance = await self._first(content, level, copies, timeout)
+            first, acceptance = await self._first(content, level, sites, timeout)
             if first is not None:
                 return first
         self._check_valid(*(until for _, until in manifest.valid_until))
@@ -220,24 +220,24 @@ class Submits:
             self._check_condition(condition)
         tables = Tables.of(self._master.tables)
         touched = (tables.alike(block.table) for block in manifest.blocks)
-        copies_needed = self._copies_needed(any(table and table.is_sync for table in touched))
+        holders_needed = self._holders_needed(any(table and table.is_sync for table in touched))
         self._check_takes(level)
-        submission = self._cycle.accept_run(manifest, payload, acceptance, copies_needed)
-        receipt = await self._wait(content, submission, None, level, copies, timeout)
+        submission = self._cycle.accept_run(manifest, payload, acceptance, holders_needed)
+        receipt = await self._wait(content, submission, None, level, sites, timeout)
         return self._of_the_first(content, receipt)
 
     async def repeated(
-        self, content: Content, *, level: Level, copies: int = 1, timeout: float
+        self, content: Content, *, level: Level, sites: int = 1, timeout: float
     ) -> Receipt | None:
         """Return the receipt of the first submit of an id or run, None if this node saw none.
 
         For a submit that does not fit the tables any more: it may be a repeat of one that did.
         Errors as `submit`.
         """
-        return (await self._first(content, level, copies, min(timeout, MAX_WAIT_S)))[0]
+        return (await self._first(content, level, sites, min(timeout, MAX_WAIT_S)))[0]
 
     async def _first(
-        self, content: Content, level: Level, copies: int, timeout: float
+        self, content: Content, level: Level, sites: int, timeout: float
     ) -> tuple[Receipt | None, Acceptance | None]:
         """Return the receipt if it is a repeat, once it has the level; else what is known of ids.
 
@@ -252,9 +252,9 @@ class Submits:
             first = self._with_origins(self._older_receipt(content.ids, *older.found[0]))
         if first is not None:
             first = self.judged(content, first, older.found[0][0])
-            return await self._at_level(first, level, copies, timeout), None
+            return await self._at_level(first, level, sites, timeout), None
         acceptance, at = self._look_up(content.ids, older)
-        known = await self._known(content, at, level, copies, timeout)
+        known = await self._known(content, at, level, sites, timeout)
         return (None, acceptance) if known is None else (self._of_the_first(content, known), None)
 
     def judged(self, content: Content, first: Receipt, position: int) -> Receipt:
@@ -348,7 +348,7 @@ class Submits:
             )
 
     def _check_mark(self, mark: Mark) -> int:
-        """Return how many copies a mark needs; refuse one that would not count (P35).
+        """Return how many holders a mark needs; refuse one that would not count (P35).
 
         Raises:
             NotPreparedError, NotParticipantError: Nothing happened (definite).
@@ -373,10 +373,10 @@ class Submits:
                 participant=mark.participant,
                 participants=found[0].participants,
             )
-        return found[0].copies
+        return found[0].holders
 
-    def _copies_needed(self, synchronous: bool) -> int:
-        """Return how many copies a run needs, 0 for a plain one (P34)."""
+    def _holders_needed(self, synchronous: bool) -> int:
+        """Return how many holders a run needs, 0 for a plain one (P34)."""
         return self._master.view.synchro_quorum if synchronous else 0
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:
@@ -419,17 +419,17 @@ class Submits:
         receipt = make_receipt(
             stored.ids, index, Level.ORDERED, entry.header, entry, stored.ordered_at
         )
-        fewer = self._receipts.fewer_copies(entry.position)
+        fewer = self._receipts.fewer_holders(entry.position)
         if fewer is not None:
-            receipt = replace(receipt, late=True, copies=fewer)
+            receipt = replace(receipt, late=True, holders=fewer)
         if receipt.outcome != PREPARED:
             return receipt
         at = 16 * (index or 0)
         told = self._journal.find_verdict(stored.ids[at : at + 16])
         return receipt if told is None else decided_receipt(receipt, *told)
 
-    def _check_submit(self, level: Level, copies: int) -> None:
-        check_copies(level, copies, len(self._master.view.members))
+    def _check_submit(self, level: Level, sites: int) -> None:
+        check_sites(level, sites, len(self._master.view.members))
         if self._cycle.halted is not None:
             raise LocalProtocolError(
                 f"this node has halted: {self._cycle.halted.text}",
@@ -451,7 +451,7 @@ class Submits:
         self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
 
     async def _known(
-        self, content: Content, position: int | None, level: Level, copies: int, timeout: float
+        self, content: Content, position: int | None, level: Level, sites: int, timeout: float
     ) -> Receipt | None:
         """Return the receipt of a transaction that was submitted before, once at its level.
 
@@ -466,13 +466,13 @@ class Submits:
             which = None if content.is_several else index
             held = submission.held(which)
             content.judged(submission.receipt(which), held, None)  # it may be taken already
-            receipt = await self._wait(content, submission, which, level, copies, timeout)
+            receipt = await self._wait(content, submission, which, level, sites, timeout)
             return content.judged(receipt, held, receipt.position)
         ordered = self._ordered_receipt(content, position)
         if ordered is None or position is None:
             return None
         ordered = self.judged(content, ordered, position)
-        return await self._at_level(ordered, level, copies, timeout)
+        return await self._at_level(ordered, level, sites, timeout)
 
     async def _wait(
         self,
@@ -480,20 +480,20 @@ class Submits:
         submission: Submission,
         index: int | None,
         level: Level,
-        copies: int,
+        sites: int,
         timeout: float,
     ) -> Receipt:
         """Wait for a level; if the run was withdrawn because it was ordered before, that counts."""
         try:
-            told = await self._receipts.wait(submission, index, level, copies, timeout)
-            return await self._held_up(told, copies) if level is Level.APPLIED else told
+            told = await self._receipts.wait(submission, index, level, sites, timeout)
+            return await self._held_up(told, sites) if level is Level.APPLIED else told
         except DuplicateTransactionError:
             position = self._master.locate(content.ids[:16])
             receipt = self._ordered_receipt(content, position)
             if receipt is None or position is None:
                 raise
             receipt = self.judged(content, receipt, position)
-            return await self._at_level(receipt, level, copies, timeout)
+            return await self._at_level(receipt, level, sites, timeout)
 
     def _under_way(self, transaction_id: bytes) -> tuple[Submission, int] | None:
         """Return the run of a transaction that is not ordered yet, and its index there."""
@@ -507,10 +507,10 @@ class Submits:
             return None
         manifest = read_manifest(payload)
         digests = manifest.content_digests
-        return self._receipts.adopt(header, manifest.ids, manifest.copies, digests), index
+        return self._receipts.adopt(header, manifest.ids, manifest.holders, digests), index
 
     async def _at_level(
-        self, receipt: Receipt, level: Level, copies: int, timeout: float
+        self, receipt: Receipt, level: Level, sites: int, timeout: float
     ) -> Receipt:
         """Return the receipt of an ordered transaction once it has the level, or says `late`."""
         if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
@@ -518,13 +518,13 @@ class Submits:
         if receipt.outcome == PREPARED:
             return receipt
         end = receipt.position + receipt.n - 1
-        reached = await self._receipts.wait_applied(end, copies, timeout)
+        reached = await self._receipts.wait_applied(end, sites, timeout)
         if reached:
             return replace(receipt, level=Level.APPLIED)
-        return await self._held_up(replace(receipt, late=True), copies)
+        return await self._held_up(replace(receipt, late=True), sites)
 
-    async def _held_up(self, receipt: Receipt, copies: int) -> Receipt:
-        return await where_tables_stand_still(self._base, self._replicas, receipt, copies)
+    async def _held_up(self, receipt: Receipt, sites: int) -> Receipt:
+        return await where_tables_stand_still(self._base, self._replicas, receipt, sites)
 
     def _ordered_receipt(self, content: Content, position: int | None) -> Receipt | None:
         if position is None or position > self._base.ordered.value:

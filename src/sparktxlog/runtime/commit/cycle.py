@@ -58,8 +58,8 @@ class _Single:
     #: What is known of its id; None = manifests of this wire version do not say it (P31).
     acceptance: Acceptance | None
     size_bytes: int
-    #: How many copies its run needs; 0 = a plain one (P34).
-    copies: int
+    #: How many holders its run needs; 0 = a plain one (P34).
+    holders: int
     alone: bool
     #: Commit tables that it brings files of: of each table one version, because the journal keeps
     #: one for a run.
@@ -136,18 +136,18 @@ class Cycle:
         self._wake.set()
 
     def accept_run(
-        self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None, copies: int
+        self, manifest: RunManifest, payload: bytes, acceptance: Acceptance | None, holders: int
     ) -> Submission:
         """Pass a client's run to the core, with what is known of its ids.
 
         Args:
-            copies: See `RunManifest.copies`.
+            holders: See `RunManifest.holders`.
 
         Raises:
             BusyError: The core's queue is full (definite).
         """
-        manifest = replace(manifest, acceptance=acceptance, copies=copies)
-        if copies:  # how long it may wait goes by this node's clock
+        manifest = replace(manifest, acceptance=acceptance, holders=holders)
+        if holders:  # how long it may wait goes by this node's clock
             manifest = replace(manifest, submitted_at=wall_us())
         payload = encode_payload(manifest, split_payload(payload)[1])
         return self._submit_run(manifest, payload, singles=False)
@@ -181,7 +181,7 @@ class Cycle:
             ticket,
             manifest.ids,
             singles=singles,
-            copies=manifest.copies,
+            holders=manifest.holders,
             digests=manifest.content_digests,
         )
         self.tell(
@@ -202,14 +202,14 @@ class Cycle:
         self,
         transaction: PreparedTransaction,
         acceptance: Acceptance | None,
-        copies: int,
+        holders: int,
         content: Content | None = None,
     ) -> tuple[Submission, int]:
         """Add a transaction to the next run; return the run and its index there.
 
         Args:
             acceptance: What is known of its id.
-            copies: See `RunManifest.copies`.
+            holders: See `RunManifest.holders`.
             content: Of the transaction; None = it is compared with none that waits.
 
         Raises:
@@ -220,13 +220,13 @@ class Cycle:
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
-            single = self._queue_single(transaction, acceptance, copies)
+            single = self._queue_single(transaction, acceptance, holders)
         elif content is not None:
             content.check(Content(single.transaction))
         return await asyncio.shield(single.opened)
 
     def _queue_single(
-        self, transaction: PreparedTransaction, acceptance: Acceptance | None, copies: int
+        self, transaction: PreparedTransaction, acceptance: Acceptance | None, holders: int
     ) -> _Single:
         operations, files = transaction.operations, transaction.commit_files
         single = _Single(
@@ -234,7 +234,7 @@ class Cycle:
             acceptance=acceptance,
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None)
             + sum(file.size_bytes for file in files),
-            copies=copies,
+            holders=holders,
             alone=transaction.session is not None
             or bool(transaction.participants)
             or any(o.files for o in operations),
@@ -348,7 +348,7 @@ class Cycle:
     # -- group commit ------------------------------------------------------------------------------
 
     def _assemble(self) -> None:
-        """Make runs of all waiting transactions; those of one run need as many copies (P34)."""
+        """Make runs of all waiting transactions; those of one run need as many holders (P34)."""
         awaiting = self._set_apart()
         while self._singles:
             group = [self._singles.popleft()]
@@ -407,7 +407,7 @@ class Cycle:
                 [single.transaction for single in group],
                 wall_us(),
                 acceptance=_together([single.acceptance for single in group]),
-                copies=group[0].copies,
+                holders=group[0].holders,
             )
             submission = self._submit_run(manifest, payload, singles=True)
         except TxLogError as error:
@@ -430,7 +430,7 @@ class Cycle:
 
 def _kind(single: _Single) -> tuple[int, bool, bool]:
     """Return what is equal for all transactions of a run."""
-    return single.copies, bool(single.tables), single.has_staged
+    return single.holders, bool(single.tables), single.has_staged
 
 
 def _together(found: Sequence[Acceptance | None]) -> Acceptance | None:
@@ -473,7 +473,7 @@ class CoreLoop:
                 run.ticket,
                 run.facts.ids,
                 singles=run.facts.n == 1,
-                copies=run.facts.copies,
+                holders=run.facts.holders,
                 digests=b"" if payload is None else checked_manifest(payload).content_digests,
             )
             self.receipts.accepted(run.ticket, None)

@@ -142,7 +142,7 @@ class Delivery(TakesActions, FollowsCore):
 
     def _tell_ordered(self, action: TellOrdered, at: int) -> None:
         for entry in action.entries:
-            self._core.receipts.ordered(entry, at, action.copies)
+            self._core.receipts.ordered(entry, at, action.holders)
             self._core.holdings.ordered(entry.end, entry.header.digest)
         position = action.entries[-1].end
         self._base.ordered.advance(position)

@@ -35,7 +35,7 @@ from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader,
 PREPARED = "prepared"
 #: Seconds that an acquired run usually needs to be ordered; after that a member is missing.
 ORDERING_S = 1.0
-#: Ordered runs with fewer copies than they need that are remembered; then the oldest is forgotten.
+#: Ordered runs with fewer holders than they need that are remembered; then the oldest is forgotten.
 _MOST_FEWER = 4_096
 
 
@@ -63,7 +63,7 @@ class Submission:
     #: Why it failed; that may be known before a client waits.
     failure: TxLogError | None = None
     #: How many members are to hold it before it is ordered; 0 = a plain run (P34).
-    copies: int = 0
+    holders: int = 0
     #: It was ordered with fewer: so many are known to hold it.
     fewer: int | None = None
     #: See `RunManifest.content_digests`.
@@ -83,7 +83,7 @@ class Submission:
     def receipt(self, index: int | None) -> Receipt:
         """Return the state of one transaction, or of the run (None)."""
         told = make_receipt(self.ids, index, self.reached, self.header, self.entry, self.ordered_at)
-        return told if self.fewer is None else replace(told, late=True, copies=self.fewer)
+        return told if self.fewer is None else replace(told, late=True, holders=self.fewer)
 
 
 def make_receipt(
@@ -171,7 +171,7 @@ class Receipts:
     """All submissions that are not ordered yet, and all clients that wait.
 
     Args:
-        applied: Returns the position that `copies` replicas have applied.
+        applied: Returns the position that `sites` replicas have applied.
         passed: The same, with replicas in which tables stand still: waiting applies no more there;
             None = there are none.
         on_busy: Called when the first own run is submitted, and when the last one is ordered, or
@@ -194,9 +194,9 @@ class Receipts:
         self._by_run: dict[tuple[str, int], Submission] = {}
         #: Ids of single transactions and first ids of larger runs.
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
-        #: Per number of copies, least position first.
+        #: Per number of sites, least position first.
         self._replicas: dict[int, list[_ReplicaWait]] = {}
-        #: Position of a run that was ordered with fewer copies than it needs → how many (P34).
+        #: Position of a run that was ordered with fewer holders than it needs → how many (P34).
         self._fewer: dict[int, int] = {}
         self._tiebreak = itertools.count()
         self._expired = 0
@@ -204,17 +204,17 @@ class Receipts:
     # -- submits -----------------------------------------------------------------------------------
 
     def open(
-        self, ticket: int, ids: bytes, *, singles: bool, copies: int = 0, digests: bytes = b""
+        self, ticket: int, ids: bytes, *, singles: bool, holders: int = 0, digests: bytes = b""
     ) -> Submission:
         """Follow a new own run.
 
         Args:
             singles: Each of its ids was submitted by itself.
-            copies: See `RunManifest.copies`.
+            holders: See `RunManifest.holders`.
             digests: See `RunManifest.content_digests`.
         """
         submission = Submission(
-            ids=ids, indexed=len(ids) // 16 if singles else 1, copies=copies, digests=digests
+            ids=ids, indexed=len(ids) // 16 if singles else 1, holders=holders, digests=digests
         )
         self._by_ticket[ticket] = submission
         self._under_way.add(submission)
@@ -224,12 +224,14 @@ class Receipts:
             self._by_id.setdefault(ids[16 * index : 16 * index + 16], (submission, index))
         return submission
 
-    def adopt(self, header: RunHeader, ids: bytes, copies: int, digests: bytes = b"") -> Submission:
+    def adopt(
+        self, header: RunHeader, ids: bytes, holders: int, digests: bytes = b""
+    ) -> Submission:
         """Follow a durable run that was not submitted here since this start."""
         submission = self._by_run.get((header.origin, header.seq))
         if submission is None:
             submission = Submission(
-                ids=ids, header=header, reached=Level.ACCEPTED, copies=copies, digests=digests
+                ids=ids, header=header, reached=Level.ACCEPTED, holders=holders, digests=digests
             )
             self._by_run[header.origin, header.seq] = submission
         return submission
@@ -238,7 +240,7 @@ class Receipts:
         """Return submission and index of a transaction that is not ordered yet."""
         return self._by_id.get(transaction_id)
 
-    def fewer_copies(self, position: int) -> int | None:
+    def fewer_holders(self, position: int) -> int | None:
         """Return how many members held the run at a position at least, None = as many as it needs.
 
         It is known for own runs that were ordered since this start.
@@ -251,7 +253,7 @@ class Receipts:
     # -- waiting -----------------------------------------------------------------------------------
 
     async def wait(
-        self, submission: Submission, index: int | None, level: Level, copies: int, timeout_s: float
+        self, submission: Submission, index: int | None, level: Level, sites: int, timeout_s: float
     ) -> Receipt:
         """Return the receipt once the level is reached, or `late` if it is only ordered in time.
 
@@ -276,7 +278,7 @@ class Receipts:
         if level is not Level.APPLIED or receipt.position is None:
             return receipt
         end, left_s = receipt.position + receipt.n - 1, deadline - loop.time()
-        if await self.wait_applied(end, copies, left_s, of_submit=True):
+        if await self.wait_applied(end, sites, left_s, of_submit=True):
             return replace(receipt, level=Level.APPLIED)
         return replace(receipt, late=True)
 
@@ -288,25 +290,25 @@ class Receipts:
             waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
 
     async def wait_applied(
-        self, position: int, copies: int, timeout_s: float, *, of_submit: bool = False
+        self, position: int, sites: int, timeout_s: float, *, of_submit: bool = False
     ) -> bool:
-        """Wait until `copies` replicas applied a position; return whether they did in time.
+        """Wait until `sites` replicas applied a position; return whether they did in time.
 
         It ends at once where they have passed it, and tables stand still there.
 
         Args:
             of_submit: Whether a submit waits: it is answered as late if the node stops waiting.
         """
-        if position <= self._passed(copies):
-            return position <= self._applied(copies)
+        if position <= self._passed(sites):
+            return position <= self._applied(sites)
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        heap = self._replicas.setdefault(copies, [])
+        heap = self._replicas.setdefault(sites, [])
         heapq.heappush(heap, (position, next(self._tiebreak), future, of_submit))
         try:
             async with asyncio.timeout(max(timeout_s, 0)):
                 return await future
         except TimeoutError:
-            self._purge(copies)
+            self._purge(sites)
             return False
 
     # -- events of the core ------------------------------------------------------------------------
@@ -333,19 +335,19 @@ class Receipts:
             submission.reached = Level.ACQUIRED
             self._settle(submission)
 
-    def ordered(self, entry: QueueEntry, at: int, copies: int) -> None:
+    def ordered(self, entry: QueueEntry, at: int, holders: int) -> None:
         """A run has its position and outcome.
 
         Args:
-            copies: So many members are known to hold it, or as many as it needs.
+            holders: So many members are known to hold it, or as many as it needs.
         """
         submission = self._by_run.pop((entry.header.origin, entry.header.seq), None)
         if submission is None:
             return
         self._arrived(submission)
         submission.header, submission.entry = entry.header, entry
-        if copies < submission.copies:
-            submission.fewer = self._fewer[entry.position] = copies
+        if holders < submission.holders:
+            submission.fewer = self._fewer[entry.position] = holders
             if len(self._fewer) > _MOST_FEWER:
                 del self._fewer[next(iter(self._fewer))]
         submission.ordered_at, submission.reached = at, Level.ORDERED
@@ -368,8 +370,8 @@ class Receipts:
 
     def replicas_moved(self) -> None:
         """Replicas reported: answer clients that waited for it."""
-        for copies, heap in self._replicas.items():
-            applied, passed = self._applied(copies), self._passed(copies)
+        for sites, heap in self._replicas.items():
+            applied, passed = self._applied(sites), self._passed(sites)
             while heap and heap[0][0] <= passed:
                 position, _, future, _ = heapq.heappop(heap)
                 if not future.done():
@@ -432,14 +434,14 @@ class Receipts:
                 waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, when))
         submission.waiters.clear()
 
-    def _purge(self, copies: int) -> None:
+    def _purge(self, sites: int) -> None:
         """Drop waits that timed out, once there are many: replicas may stand still for long."""
-        heap = self._replicas.get(copies, [])
+        heap = self._replicas.get(sites, [])
         self._expired += 1
         if self._expired > 64 and 2 * self._expired > len(heap):
             self._expired = 0
-            self._replicas[copies] = [item for item in heap if not item[2].done()]
-            heapq.heapify(self._replicas[copies])
+            self._replicas[sites] = [item for item in heap if not item[2].done()]
+            heapq.heapify(self._replicas[sites])
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -489,14 +491,14 @@ def rejection_error(code: str, text: str, rests_on: bytes = b"") -> TxLogError:
     return kind(text, reason=code, **fields)
 
 
-def check_copies(level: Level, copies: int, members: int) -> None:
-    """Refuse a number of copies that can never be reached.
+def check_sites(level: Level, sites: int, members: int) -> None:
+    """Refuse a number of sites that can never be reached.
 
     Raises:
         InvalidRequestError: Not between 1 and the number of members (definite).
     """
-    if level is Level.APPLIED and not 1 <= copies <= members:
+    if level is Level.APPLIED and not 1 <= sites <= members:
         raise InvalidRequestError(
-            f"level applied({copies}) cannot be reached with {members} members",
+            f"level applied({sites}) cannot be reached with {members} members",
             hint=f"Ask for 1 to {members}.",
         )

@@ -35,7 +35,7 @@ class SeveralCommits:
         transaction: PreparedTransaction,
         *,
         level: Level,
-        copies: int,
+        sites: int,
         timeout: float,
         first_wins: bool = False,
     ) -> Receipt:
@@ -84,7 +84,7 @@ class SeveralCommits:
         if level is not Level.ORDERED:
             # Other commits to the tables do not wait for the workers.
             left = max(0.0, deadline - loop.time())
-            later = await self._submits.repeated(content, level=level, copies=copies, timeout=left)
+            later = await self._submits.repeated(content, level=level, sites=sites, timeout=left)
             receipt = later or receipt
         return receipt
 

@@ -25,7 +25,7 @@ _log = structlog.get_logger("sparktxlog.copies")
 _REACH_S = 10.0
 
 
-class Copies:
+class CopyOrders:
     """Makes tickets; belongs to the event loop."""
 
     def __init__(self, base: Foundation, planner: Planning) -> None:

@@ -29,7 +29,7 @@ from sparktxlog.model.answers import (
     UnseenTransactions,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.transactions.synchro_copies import DEFAULT_EXPRESSION
+from sparktxlog.model.transactions.synchro_holders import DEFAULT_EXPRESSION
 from sparktxlog.model.values import split_urls
 from sparktxlog.protocol.messages.actions import TellChange, TellPhase
 from sparktxlog.protocol.messages.events import ChangeRequested, Event, ForceRequested

@@ -19,7 +19,7 @@ from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import OwnReport, Recount, WorkerReport
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
-from sparktxlog.runtime.donors.copy_orders import Copies
+from sparktxlog.runtime.donors.copy_orders import CopyOrders
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import read_replica_state
@@ -58,7 +58,7 @@ class AllReplicas:
         #: Completes reports that contain only changes.
         self.reports = ReportReceiver()
         self.planning = Planning(base, replicas, core.executor, DonorSizes(base))
-        self.copies = Copies(base, self.planning)
+        self.copy_orders = CopyOrders(base, self.planning)
         self.differences = Differences(base, replicas)
         self.lag = LagHistory(base, replicas, log.publisher.note_rows)
 
@@ -223,8 +223,8 @@ class AllReplicas:
     async def order_copy(
         self, worker_id: str, *, forced: bool, donor: str = "", failed: Collection[str] = ()
     ) -> CopyTicket:
-        """Return the ticket for a copy of another site's replica, as `Copies.order`."""
-        ticket = await self.copies.order(worker_id, forced=forced, donor=donor, failed=failed)
+        """Return the ticket for a copy of another site's replica, as `CopyOrders.order`."""
+        ticket = await self.copy_orders.order(worker_id, forced=forced, donor=donor, failed=failed)
         self._transfers.started(
             RunningCopy(
                 copy_id=ticket.copy_id,

@@ -397,27 +397,27 @@ class Replicas:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def applied(self, copies: int) -> int:
-        """Return the position that the own replica (1) or any `copies` equal sites applied.
+    def applied(self, sites: int) -> int:
+        """Return the position that the own replica (1) or any `sites` equal sites applied.
 
         Replicas that differ count together up to the last position where they were equal.  0 asks
         for the own replica, also one in which some tables stand still: its others can be read.
         """
-        return _at_most(self._positions(copies, still=copies == 0), copies)
+        return _at_most(self._positions(sites, still=sites == 0), sites)
 
-    def passed(self, copies: int) -> int:
+    def passed(self, sites: int) -> int:
         """Return the same; sites that have passed it while tables there stand still count, too."""
-        return _at_most(self._positions(copies, still=True), copies)
+        return _at_most(self._positions(sites, still=True), sites)
 
-    def passed_by(self, position: int, copies: int) -> dict[str, dict[str, str]]:
+    def passed_by(self, position: int, sites: int) -> dict[str, dict[str, str]]:
         """Return the sites that count for `passed` at a position: table that stands still → why."""
         return {
             site: {n: t.diverged for n, t in self._states[site].report.tables.items() if t.diverged}
-            for site, at in self._positions(copies, still=True).items()
+            for site, at in self._positions(sites, still=True).items()
             if at >= position
         }
 
-    def _positions(self, copies: int, *, still: bool) -> dict[str, int]:
+    def _positions(self, sites: int, *, still: bool) -> dict[str, int]:
         """Return site → position of the replicas that count.
 
         Args:
@@ -429,9 +429,9 @@ class Replicas:
             if not (in_sync or (still and state.comparison.cause in OF_TABLES)):
                 continue
             position, contest = state.report.position, state.comparison.contest
-            if copies > 1 and contest is not None:
+            if sites > 1 and contest is not None:
                 position = contest.equal_to
-            if copies > 1 or site == self._node_id:
+            if sites > 1 or site == self._node_id:
                 best[site] = position
         return best
 
@@ -588,9 +588,9 @@ class Replicas:
         return lines
 
 
-def _at_most(positions: Mapping[str, int], copies: int) -> int:
+def _at_most(positions: Mapping[str, int], sites: int) -> int:
     """Return the position that so many sites have reached, 0 = there are fewer sites."""
-    found, number = sorted(positions.values(), reverse=True), max(copies, 1)
+    found, number = sorted(positions.values(), reverse=True), max(sites, 1)
     return found[number - 1] if len(found) >= number else 0
 
 

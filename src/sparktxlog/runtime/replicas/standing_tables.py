@@ -24,17 +24,17 @@ _MOST_LOOKED_UP = 10_000
 
 
 async def where_tables_stand_still(
-    base: Foundation, replicas: Replicas, receipt: Receipt, copies: int
+    base: Foundation, replicas: Replicas, receipt: Receipt, sites: int
 ) -> Receipt:
     """Return a receipt below level applied as it is once enough replicas have passed it.
 
     Args:
-        copies: How many sites shall have applied it; 1 = this one.
+        sites: How many sites shall have applied it; 1 = this one.
     """
     if receipt.position is None or receipt.level is Level.APPLIED:
         return receipt
-    passed = replicas.passed_by(receipt.position + receipt.n - 1, copies)
-    if len(passed) < max(copies, 1):
+    passed = replicas.passed_by(receipt.position + receipt.n - 1, sites)
+    if len(passed) < max(sites, 1):
         return receipt
     tables = None
     if receipt.prepared_at is None and receipt.n <= _MOST_LOOKED_UP:
@@ -44,8 +44,8 @@ async def where_tables_stand_still(
         site: {name: why for name, why in found.items() if tables is None or name in tables}
         for site, found in passed.items()
     }
-    if sum(not found for found in still.values()) >= max(copies, 1):
-        return replace(receipt, level=Level.APPLIED, late=receipt.copies is not None)
+    if sum(not found for found in still.values()) >= max(sites, 1):
+        return replace(receipt, level=Level.APPLIED, late=receipt.holders is not None)
     texts = [
         f"table {name} of site {site} stands still: {why}"
         for site, found in sorted(still.items())

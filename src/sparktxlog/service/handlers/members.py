@@ -12,7 +12,7 @@ from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtoc
 from sparktxlog.model.answers import EpochsAnswer, EpochView, ForceAnswer, VoidAnswer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
-from sparktxlog.model.transactions.synchro_copies import check_expression
+from sparktxlog.model.transactions.synchro_holders import check_expression
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
 from sparktxlog.protocol.messages.view import NO_MAJORITY, Seat, is_rule
 from sparktxlog.runtime.node import Node

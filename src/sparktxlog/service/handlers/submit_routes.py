@@ -85,7 +85,7 @@ class Waiting(NamedTuple):
     """What a submit waits for."""
 
     level: Level
-    copies: int
+    sites: int
     #: Seconds.
     timeout: float
     #: Whatever the log has under its ids counts.
@@ -239,7 +239,7 @@ class SubmitRoutes(RouteHandlers):
         first = await self._node.repeated(
             Content(of, first_wins=True),
             level=level,
-            copies=waiting.copies,
+            sites=waiting.sites,
             timeout=waiting.timeout,
         )
         if first is None:
@@ -281,14 +281,14 @@ class SubmitRoutes(RouteHandlers):
     async def mark_transaction(
         self, id_: str, said: MarkRequest, level: str, timeout: float, after: int
     ) -> Receipt:
-        found, copies = parse_level(level)
+        found, sites = parse_level(level)
         began = time.monotonic()
         check_writes(lambda: (None,))  # it says something of a transaction of whatever tables
         if after:
-            await self._node.reach_for_submit(after, found, copies, timeout)
+            await self._node.reach_for_submit(after, found, sites, timeout)
         left = max(0.0, timeout - (time.monotonic() - began))
         receipt = await self._node.submit(
-            marking(transaction_id_from_text(id_), said), level=found, copies=copies, timeout=left
+            marking(transaction_id_from_text(id_), said), level=found, sites=sites, timeout=left
         )
         return replace(receipt, log_id=self._node.log_id)
 
@@ -303,9 +303,9 @@ class SubmitRoutes(RouteHandlers):
         after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:
             return 0.0
-        level, copies, timeout, _ = waiting_of(request)
+        level, sites, timeout, _ = waiting_of(request)
         began = time.monotonic()
-        await self._node.reach_for_submit(after, level, copies, timeout)
+        await self._node.reach_for_submit(after, level, sites, timeout)
         return time.monotonic() - began
 
     async def submit_run(self, request: Request) -> Response:
@@ -492,12 +492,12 @@ def waiting_of(
 ) -> Waiting:
     """Return what the query and the body say, less the seconds waited; the query overrides."""
     query = request.query_params
-    found, copies = parse_level(query.get(LEVEL.name) or level or LEVEL.default)
+    found, sites = parse_level(query.get(LEVEL.name) or level or LEVEL.default)
     given = query.get(TIMEOUT.name)
     if given is None and timeout_s is not None:
         given = str(timeout_s)
     first_wins = bool(FIRST_WINS.read(query.get(FIRST_WINS.name)))
-    return Waiting(found, copies, max(0.0, TIMEOUT.read(given) - waited), first_wins)
+    return Waiting(found, sites, max(0.0, TIMEOUT.read(given) - waited), first_wins)
 
 
 class _Turns:

@@ -62,8 +62,8 @@ def test_a_plain_write_to_a_synchronous_table_takes_no_effect() -> None:
     assert _codes(rejections) == [(1, "stale-schema")]
     text = "table 'u' is synchronous, the transaction was taken as a plain one"
     assert [one.text for one in rejections] == [text]
-    assert effects.apply(4, replace(_facts(3, plain.touches), copies=2)) == ((), ())
-    made = replace(_facts(1, (_touch("v"),), ((0, replace(U, name="v", is_sync=True)),)), copies=0)
+    assert effects.apply(4, replace(_facts(3, plain.touches), holders=2)) == ((), ())
+    made = replace(_facts(1, (_touch("v"),), ((0, replace(U, name="v", is_sync=True)),)), holders=0)
     assert _codes(effects.apply(7, made)[0]) == [(0, "stale-schema")]
     assert "v" not in effects.tables
     becomes = ((0, "t", TableChange(is_sync=True)),)

@@ -179,7 +179,7 @@ def test_a_change_of_a_roster_that_another_one_changed_does_not_happen() -> None
 
 
 @pytest.mark.parametrize(
-    ("rule", "copies"),
+    ("rule", "holders"),
     [
         ("default", (1, 2, 2, 3)),
         ("all", (1, 2, 3, 4)),
@@ -187,11 +187,11 @@ def test_a_change_of_a_roster_that_another_one_changed_does_not_happen() -> None
         ("2", (1, 2, 2, 2)),
     ],
 )
-def test_the_quorum_counts_the_members_of_the_epoch(rule: str, copies: tuple[int, ...]) -> None:
+def test_the_quorum_counts_the_members_of_the_epoch(rule: str, holders: tuple[int, ...]) -> None:
     """A member that is evicted holds no copy of what comes next; so a lone one promises one."""
     names = [NodeId(name) for name in "abcd"]
     seats = tuple(Seat(node_id=name) for name in names)
-    for members, copy in enumerate(copies, start=1):
+    for members, copy in enumerate(holders, start=1):
         view = View(
             log_id="l", epoch=1, roster=seats, members=tuple(names[:members]), quorum_rule=rule
         )

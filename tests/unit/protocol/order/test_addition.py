@@ -7,9 +7,9 @@ from tests.support.run_headers import header
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.order.addition import (
-    copies_needed,
     head_of,
     holders,
+    holders_needed,
     least_promise,
     may_add,
 )
@@ -52,10 +52,10 @@ class TestAddition:
         assert may_add(run, [b, c], 5, 3)
         assert not may_add(self._stream("b", (1, 5), acquired=False).runs[0], [b, c], 5, 2)
 
-    def test_a_synchronous_run_needs_its_copies(self) -> None:
+    def test_a_synchronous_run_needs_its_holders(self) -> None:
         b, c = Peer(NodeId("b")), Peer(NodeId("c"))
         runs = self._stream("b", (1, 5)).runs
-        for copies, quorum, needed in ((0, 2, 2), (2, 2, 2), (3, 2, 3), (5, 2, 3), (1, 2, 2)):
-            runs[0].facts = RunFacts(n=1, ids=bytes(16), copies=copies)
-            assert copies_needed(runs[0], [b, c], quorum) == needed
+        for wanted, quorum, needed in ((0, 2, 2), (2, 2, 2), (3, 2, 3), (5, 2, 3), (1, 2, 2)):
+            runs[0].facts = RunFacts(n=1, ids=bytes(16), holders=wanted)
+            assert holders_needed(runs[0], [b, c], quorum) == needed
             assert may_add(runs[0], [b, c], 5, quorum) is (needed == 2)

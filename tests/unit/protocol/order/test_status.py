@@ -13,19 +13,19 @@ from sparktxlog.protocol.order.status import SynchronousStatus, awaited_by, sync
 from sparktxlog.protocol.order.unstamped import Staging
 
 
-def _submitted(ticket: int, n: int, copies: int) -> RunSubmitted:
-    facts = RunFacts(n=n, ids=bytes(16 * n), copies=copies)
+def _submitted(ticket: int, n: int, holders: int) -> RunSubmitted:
+    facts = RunFacts(n=n, ids=bytes(16 * n), holders=holders)
     digest = ticket.to_bytes(32, "big")
     return RunSubmitted(ticket=ticket, digest=digest, size_bytes=10, staged_bytes=0, facts=facts)
 
 
 def test_plain_runs_are_not_counted_and_the_oldest_counts() -> None:
     staging, stream = Staging(100, 100), Stream("a", 0)
-    for ticket, (n, copies) in enumerate(((4, 0), (2, 3), (3, 3)), start=1):
-        staging.add(_submitted(ticket, n, copies), 10 * ticket, 0, late=False)
-    for seq, copies in ((1, 0), (2, 2), (3, 2)):
+    for ticket, (n, holders) in enumerate(((4, 0), (2, 3), (3, 3)), start=1):
+        staging.add(_submitted(ticket, n, holders), 10 * ticket, 0, late=False)
+    for seq, holders in ((1, 0), (2, 2), (3, 2)):
         run = stream.register(header(seq, seq, origin="a"), 100 * seq)
-        stream.acquire(run, RunFacts(n=1, ids=bytes(16), copies=copies))
+        stream.acquire(run, RunFacts(n=1, ids=bytes(16), holders=holders))
     peers = [Peer(NodeId("b")), Peer(NodeId("c"))]
     peers[0].record_acquired({"a": 2})
     assert synchronous_status(staging, stream.runs, peers, 1) == SynchronousStatus(
@@ -40,14 +40,14 @@ def test_plain_runs_are_not_counted_and_the_oldest_counts() -> None:
         unconfirmed_by=(NodeId("b"), NodeId("c")),
     )
     run = stream.register(header(4, 4, origin="a"), 400)
-    stream.acquire(run, RunFacts(n=1, ids=bytes(16), copies=3))
+    stream.acquire(run, RunFacts(n=1, ids=bytes(16), holders=3))
     peers[0].record_acquired({"a": 4})
     slow = synchronous_status(staging, stream.runs, peers, 1)
     assert (slow.unconfirmed, slow.unconfirmed_by) == (1, (NodeId("c"),))
     assert synchronous_status(Staging(1, 1), (), peers, 1) == SynchronousStatus()
 
 
-def test_a_run_waits_for_promises_copies_and_its_own_data() -> None:
+def test_a_run_waits_for_promises_holders_and_its_own_data() -> None:
     stream = Stream("a", 0)
     run = stream.register(header(1, 50, origin="a"), 7)
     peers = [Peer(NodeId("b")), Peer(NodeId("c"))]

@@ -14,14 +14,14 @@ FACTS = RunFacts(n=1, ids=bytes(16))
 
 
 def submitted(
-    ticket: int, staged: int = 0, session: str | None = None, copies: int = 0
+    ticket: int, staged: int = 0, session: str | None = None, holders: int = 0
 ) -> RunSubmitted:
     return RunSubmitted(
         ticket=ticket,
         digest=ticket.to_bytes(32, "big"),
         size_bytes=10,
         staged_bytes=staged,
-        facts=replace(FACTS, copies=copies),
+        facts=replace(FACTS, holders=holders),
         session=session,
         submitted_at=0,
     )
@@ -59,9 +59,9 @@ class TestStaging:
     def test_what_waits_for_members_is_counted_with_what_it_holds_up(self) -> None:
         staging = Staging(100, 50)
         staging.add(submitted(1, session="s"), 0, 0, late=False)
-        staging.add(submitted(2, session="s", copies=3), 0, 0, late=False)
+        staging.add(submitted(2, session="s", holders=3), 0, 0, late=False)
         staging.add(submitted(3, 9, session="s"), 0, 0, late=True)
-        staging.add(submitted(4, copies=3), 0, 0, late=False)
+        staging.add(submitted(4, holders=3), 0, 0, late=False)
         staging.add(submitted(5, session="t"), 0, 0, late=False)
         assert (staging.held_up_runs, staging.held_up_bytes) == (3, 30)
         assert [s.ticket for s in staging.take_ready(2)] == [1, 5]

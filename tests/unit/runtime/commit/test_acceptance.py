@@ -27,7 +27,7 @@ def submits_of(base: Any, receipts: Any) -> Submits:
     )
     joining = SimpleNamespace(check_knows_log=lambda: None)
     membership: Any = SimpleNamespace(joining=joining)
-    replicas: Any = SimpleNamespace(applied=lambda copies: 0, passed_by=lambda position, copies: {})
+    replicas: Any = SimpleNamespace(applied=lambda sites: 0, passed_by=lambda position, sites: {})
     lag: Any = SimpleNamespace()
     space: Any = SimpleNamespace(check=lambda: None)
     return Submits(base, core, membership, replicas, lag, space)
@@ -63,8 +63,8 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied: bool) -> None:
     async def main() -> None:
-        async def wait_applied(position: int, copies: int, timeout: float) -> bool:
-            assert (position, copies) == (5, 1)
+        async def wait_applied(position: int, sites: int, timeout: float) -> bool:
+            assert (position, sites) == (5, 1)
             return applied
 
         async def run_blocking(work: Any, *arguments: Any) -> Any:

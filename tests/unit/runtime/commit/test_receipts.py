@@ -22,7 +22,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.runtime.commit import receipts as receipts_module
-from sparktxlog.runtime.commit.receipts import Receipts, check_copies, rejection_error
+from sparktxlog.runtime.commit.receipts import Receipts, check_sites, rejection_error
 
 IDS = b"".join(bytes([i]) * 16 for i in range(3))
 
@@ -56,7 +56,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def test_levels_are_reached_in_order_and_each_waiter_gets_its_own() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=True)
         waits = [
             asyncio.create_task(receipts.wait(submission, index, level, 1, 5))
@@ -80,7 +80,7 @@ def test_levels_are_reached_in_order_and_each_waiter_gets_its_own() -> None:
 
 def test_a_runs_receipt_counts_its_rejections() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=False)
         assert receipts.pending(IDS[:16]) is not None
         assert receipts.pending(IDS[16:32]) is None  # ids of a batch cost nothing
@@ -98,7 +98,7 @@ def test_a_runs_receipt_counts_its_rejections() -> None:
 
 def test_a_level_not_reached_in_time_is_unknown_and_says_how_far_it_got() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
         receipts.accepted(1, header(n=1))
         with pytest.raises(CommitStateUnknownError) as raised:
@@ -112,7 +112,7 @@ def test_a_level_not_reached_in_time_is_unknown_and_says_how_far_it_got() -> Non
 
 def test_a_level_that_is_late_once_ordered_is_a_receipt_that_says_so() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=True)
         receipts.accepted(1, header())
         receipts.ordered(entry(11), 7, 3)
@@ -125,20 +125,20 @@ def test_a_level_that_is_late_once_ordered_is_a_receipt_that_says_so() -> None:
     run(main())
 
 
-def test_runs_with_fewer_copies_than_they_need_are_remembered_for_a_while(
+def test_runs_with_fewer_holders_than_they_need_are_remembered_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(receipts_module, "_MOST_FEWER", 2)
 
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         for seq, (needed, held) in enumerate(((3, 2), (2, 2), (0, 1), (3, 1), (2, 1)), start=1):
-            receipts.open(seq, IDS, singles=False, copies=needed)
+            receipts.open(seq, IDS, singles=False, holders=needed)
             receipts.accepted(seq, header(seq))
             receipts.ordered(replace(entry(10 * seq), header=header(seq)), 5, held)
             if seq == 1:
-                assert receipts.fewer_copies(10) == 2
-        found = [receipts.fewer_copies(10 * seq) for seq in range(1, 6)]
+                assert receipts.fewer_holders(10) == 2
+        found = [receipts.fewer_holders(10 * seq) for seq in range(1, 6)]
         assert found == [None, None, None, 1, 1]
 
     run(main())
@@ -146,7 +146,7 @@ def test_runs_with_fewer_copies_than_they_need_are_remembered_for_a_while(
 
 def test_late_stamping_is_told_twice() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
         receipts.accepted(1, None)
         assert (await receipts.wait(submission, 0, Level.ACCEPTED, 1, 1)).run is None
@@ -159,7 +159,7 @@ def test_late_stamping_is_told_twice() -> None:
 
 def test_refusals_are_definite_errors_of_the_tree() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
         wait = asyncio.create_task(receipts.wait(submission, 0, Level.ACCEPTED, 1, 5))
         await asyncio.sleep(0)
@@ -178,7 +178,7 @@ def test_refusals_are_definite_errors_of_the_tree() -> None:
 def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
     async def main() -> None:
         applied = {1: 0, 2: 0}
-        receipts = Receipts(lambda copies: applied[copies])
+        receipts = Receipts(lambda sites: applied[sites])
         submission = receipts.open(1, IDS, singles=True)
         one = asyncio.create_task(receipts.wait(submission, 0, Level.APPLIED, 1, 5))
         two = asyncio.create_task(receipts.wait(submission, 2, Level.APPLIED, 2, 5))
@@ -204,7 +204,7 @@ def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
 def test_who_waits_is_answered_once_replicas_passed_it_with_a_table_that_stands_still() -> None:
     async def main() -> None:
         passed = 0
-        receipts = Receipts(lambda copies: 0, passed=lambda copies: passed)
+        receipts = Receipts(lambda sites: 0, passed=lambda sites: passed)
         waits = [asyncio.create_task(receipts.wait_applied(at, 1, 60)) for at in (4, 5)]
         await asyncio.sleep(0)
         passed = 4
@@ -218,7 +218,7 @@ def test_who_waits_is_answered_once_replicas_passed_it_with_a_table_that_stands_
 
 def test_those_who_gave_up_do_not_pile_up() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         for position in range(300):
             await receipts.wait_applied(position + 1, 1, 0)
         assert sum(len(heap) for heap in receipts._replicas.values()) < 150
@@ -228,7 +228,7 @@ def test_those_who_gave_up_do_not_pile_up() -> None:
 
 def test_a_stop_answers_all() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
         waits = [
             asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, 1, 5)),
@@ -248,12 +248,12 @@ def test_a_stop_answers_all() -> None:
     run(main())
 
 
-def test_copies_that_can_never_be_reached() -> None:
-    check_copies(Level.ORDERED, 9, 3)
-    check_copies(Level.APPLIED, 3, 3)
-    for copies in (0, 4):
+def test_sites_that_can_never_be_reached() -> None:
+    check_sites(Level.ORDERED, 9, 3)
+    check_sites(Level.APPLIED, 3, 3)
+    for sites in (0, 4):
         with pytest.raises(InvalidRequestError):
-            check_copies(Level.APPLIED, copies, 3)
+            check_sites(Level.APPLIED, sites, 3)
 
 
 def restamped(seq: int = 1) -> RunHeader:
@@ -263,7 +263,7 @@ def restamped(seq: int = 1) -> RunHeader:
 
 def test_a_run_that_is_stamped_anew_still_gets_there() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=True)
         waits = [
             asyncio.create_task(receipts.wait(submission, index, level, 1, 5))
@@ -288,7 +288,7 @@ def test_a_run_that_is_stamped_anew_still_gets_there() -> None:
 
 def test_acquired_in_one_epoch_and_ordered_in_the_next() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=False)
         receipts.accepted(1, header())
         receipts.acquired(header())
@@ -305,7 +305,7 @@ def test_acquired_in_one_epoch_and_ordered_in_the_next() -> None:
 def test_detached_clients_learn_that_the_outcome_is_open() -> None:
     async def main() -> None:
         busy: list[bool] = []
-        receipts = Receipts(lambda copies: 0, busy.append)
+        receipts = Receipts(lambda sites: 0, busy.append)
         stamped = receipts.open(1, IDS, singles=True)
         late = receipts.open(2, bytes([8]) * 16, singles=True)
         ordered = receipts.open(3, bytes([9]) * 32, singles=False)
@@ -354,7 +354,7 @@ def test_detached_clients_learn_that_the_outcome_is_open() -> None:
 
 def test_a_submit_that_the_core_has_not_seen_is_refused_not_unknown() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=False)
         wait = asyncio.create_task(receipts.wait(submission, None, Level.ACCEPTED, 1, 5))
         await asyncio.sleep(0)
@@ -371,7 +371,7 @@ def test_a_submit_that_the_core_has_not_seen_is_refused_not_unknown() -> None:
 
 def test_a_refusal_before_anybody_waits_is_told_to_who_comes_later() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=True)
         receipts.rejected(1, "not-a-member", "this node is JOINING")
         with pytest.raises(NotMemberError) as caught:
@@ -384,7 +384,7 @@ def test_a_refusal_before_anybody_waits_is_told_to_who_comes_later() -> None:
 
 def test_who_waits_for_a_run_that_a_new_view_left_out_is_told_so() -> None:
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         kept = replace(header(1), origin=NodeId("B"))
         dropped = replace(header(7), origin=NodeId("C"))
         other_ids = b"".join(bytes([i]) * 16 for i in range(7, 10))

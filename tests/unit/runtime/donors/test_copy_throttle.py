@@ -215,7 +215,7 @@ def test_transactions_are_under_way_until_they_are_ordered_or_a_member_is_away(
     told: list[bool] = []
 
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0, told.append)
+        receipts = Receipts(lambda sites: 0, told.append)
         receipts.open(1, bytes(16), singles=True)
         receipts.open(2, bytes(range(16)), singles=True)
         receipts.rejected(1, "busy", "")

@@ -54,7 +54,7 @@ def epochs_of(
     )
     core: Any = SimpleNamespace(
         cycle=SimpleNamespace(halted=None, tell_always=lambda event: None),
-        receipts=Receipts(lambda copies: 0) if receipts is None else receipts,
+        receipts=Receipts(lambda sites: 0) if receipts is None else receipts,
         executor=SimpleNamespace(write_then=lambda writes, then: None),
     )
     greeter: Any = None
@@ -123,7 +123,7 @@ async def told_while_waiting(phase: Phase, receipts: Receipts) -> asyncio.Task[R
 @pytest.mark.parametrize("phase", [Phase.IDLE, Phase.JOINING, Phase.FAULT])
 def test_who_waits_at_a_node_without_a_part_learns_that_the_outcome_is_open(phase: Phase) -> None:
     async def main() -> None:
-        wait = await told_while_waiting(phase, Receipts(lambda copies: 0))
+        wait = await told_while_waiting(phase, Receipts(lambda sites: 0))
         assert wait.done()
         with pytest.raises(CommitStateUnknownError, match=f"{phase}: epoch 2 goes on") as caught:
             await wait
@@ -139,7 +139,7 @@ def test_who_waits_at_a_node_that_has_a_part_waits_on(phase: Phase) -> None:
     """Also while the next epoch is decided: most often it contains this node, and soon."""
 
     async def main() -> None:
-        receipts = Receipts(lambda copies: 0)
+        receipts = Receipts(lambda sites: 0)
         wait = await told_while_waiting(phase, receipts)
         assert not wait.done()
         receipts.close(CommitStateUnknownError("the node stops"))

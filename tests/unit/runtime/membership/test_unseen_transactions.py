@@ -53,7 +53,7 @@ class Survivor:
         )
         core: Any = SimpleNamespace(
             cycle=SimpleNamespace(halted=None, tell_always=self.feed),
-            receipts=Receipts(lambda copies: 0),
+            receipts=Receipts(lambda sites: 0),
             executor=SimpleNamespace(write_then=lambda writes, then: None),
         )
         greeter: Any = None

@@ -33,11 +33,11 @@ def test_applied_counts_equal_sites() -> None:
     known = replicas()
     for node, position in (("A", 20), ("B", 30), ("C", 10)):
         known.accept(report(position, node), 1)
-    assert [known.applied(copies) for copies in (1, 2, 3, 4)] == [20, 20, 10, 0]
+    assert [known.applied(sites) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
     known.accept(report(40, "B", diverged="foreign commit"), 1)
     assert known.applied(2) == 10
     # It has passed its position, with a table that stands still.
-    assert [known.passed(copies) for copies in (1, 2, 3, 4)] == [20, 20, 10, 0]
+    assert [known.passed(sites) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
     assert known.passed_by(15, 2) == {"A": {}, "B": {"t": "foreign commit"}}
     assert known.passed_by(15, 1) == {"A": {}} and known.passed_by(41, 2) == {}
 
@@ -51,7 +51,7 @@ def test_sites_with_one_worker_id_are_two_replicas() -> None:
         ("A", 20),
         ("B", 30),
     ]
-    assert [known.applied(copies) for copies in (1, 2)] == [20, 20]
+    assert [known.applied(sites) for sites in (1, 2)] == [20, 20]
     own = known.own("copied")
     assert own is not None and own.report.node_id == "A"
 

@@ -163,7 +163,7 @@ def test_two_sites_contest_each_other_until_one_is_another() -> None:
     assert b.verdicts() == "AB in_sync?"
     assert (b.donors(), b.donors("A"), b.donors("C")) == ([], ["A"], [])
     # Each has applied what it has; equal they were up to 20 only.
-    assert [b.replicas.applied(copies) for copies in (1, 2, 3)] == [40, 20, 0]
+    assert [b.replicas.applied(sites) for sites in (1, 2, 3)] == [40, 20, 0]
     # Somebody who has nothing yet cannot take either of them.
     c = Node("C")
     c.hear(*of_all(30, "AB"), replace(report(0, "C"), chain_hash="", tables={}))

@@ -34,7 +34,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return rows
 
 
-def answer(tmp_path: Any, receipt: Receipt = ORDERED, copies: int = 1) -> Receipt:
+def answer(tmp_path: Any, receipt: Receipt = ORDERED, sites: int = 1) -> Receipt:
     """Return the answer of A, which is at 20; at B, which is at 30, the table t stands still."""
     base = base_of("A", hash_at, position=100)
     base.config.data_dir = tmp_path
@@ -46,7 +46,7 @@ def answer(tmp_path: Any, receipt: Receipt = ORDERED, copies: int = 1) -> Receip
     replicas = Replicas(base)
     replicas.accept(report(20), 1)
     replicas.accept(report(30, "B", diverged="foreign commit"), 1)
-    return asyncio.run(where_tables_stand_still(base, replicas, receipt, copies))
+    return asyncio.run(where_tables_stand_still(base, replicas, receipt, sites))
 
 
 def written(position: int, *tables: str) -> dict[str, Any]:
@@ -55,16 +55,16 @@ def written(position: int, *tables: str) -> dict[str, Any]:
 
 def test_a_transaction_of_other_tables_is_applied(tmp_path: Any, queue: list[Any]) -> None:
     queue += [written(15, "u")]
-    assert answer(tmp_path, copies=2) == replace(ORDERED, level=Level.APPLIED, late=False)
-    fewer = replace(ORDERED, copies=1)
-    assert answer(tmp_path, fewer, copies=2).late, "fewer hold it than were to"
+    assert answer(tmp_path, sites=2) == replace(ORDERED, level=Level.APPLIED, late=False)
+    fewer = replace(ORDERED, holders=1)
+    assert answer(tmp_path, fewer, sites=2).late, "fewer hold it than were to"
 
 
 def test_one_of_that_table_says_why_it_waits(tmp_path: Any, queue: list[Any]) -> None:
     queue += [written(15, "t", "u")]
     held_up = "table t of site B stands still: foreign commit"
-    assert answer(tmp_path, copies=2) == replace(ORDERED, held_up=held_up)
-    assert answer(tmp_path, copies=1).level is Level.APPLIED, "it is here"
+    assert answer(tmp_path, sites=2) == replace(ORDERED, held_up=held_up)
+    assert answer(tmp_path, sites=1).level is Level.APPLIED, "it is here"
 
 
 @pytest.mark.parametrize("rows", [[], [written(15, "u")], [written(15, "u"), written(17, "u")]])
@@ -72,7 +72,7 @@ def test_what_cannot_be_looked_up_may_be_of_that_table(
     tmp_path: Any, queue: list[Any], rows: list[Any]
 ) -> None:
     queue += rows
-    found = answer(tmp_path, replace(ORDERED, transaction_id=None, n=2), copies=2)
+    found = answer(tmp_path, replace(ORDERED, transaction_id=None, n=2), sites=2)
     assert found.level is Level.ORDERED and "stands still" in (found.held_up or "")
 
 
@@ -85,4 +85,4 @@ def test_what_cannot_be_looked_up_may_be_of_that_table(
     ],
 )
 def test_others_stay_as_they_are(tmp_path: Any, queue: list[Any], receipt: Receipt) -> None:
-    assert answer(tmp_path, receipt, copies=2) == receipt
+    assert answer(tmp_path, receipt, sites=2) == receipt

@@ -1,4 +1,4 @@
-"""How many copies a synchronous transaction needs: a count, or an expression such as `N/2+1` (P34).
+"""How many holders a synchronous transaction needs: a count, or an expression as `N/2+1` (P34).
 
     expression = term { ("+" | "-") term }
     term       = factor { ("*" | "/") factor }
@@ -30,7 +30,7 @@ class _Parser:
         self.at = 0
 
     def value(self) -> int:
-        """Return the value of the whole text; errors as `copies_of`."""
+        """Return the value of the whole text; errors as `holders_of`."""
         if not self._text.strip():
             raise self._wrong("is empty")
         value = self._expression()
@@ -100,8 +100,8 @@ class _Parser:
 
 
 @lru_cache(maxsize=256)
-def copies_of(text: str, places: int) -> int:
-    """Return how many copies an expression asks for, at least 1 and at most `places`.
+def holders_of(text: str, places: int) -> int:
+    """Return how many holders an expression asks for, at least 1 and at most `places`.
 
     Args:
         places: N.
@@ -120,7 +120,7 @@ def copies_of(text: str, places: int) -> int:
 
 
 def check_expression(text: str) -> str:
-    """Return an expression that has a value for every log; errors as `copies_of`."""
+    """Return an expression that has a value for every log; errors as `holders_of`."""
     for places in range(1, _MOST_PLACES + 1):
-        copies_of(text, places)
+        holders_of(text, places)
     return text.strip()

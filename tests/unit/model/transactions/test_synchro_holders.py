@@ -1,19 +1,19 @@
-"""Expressions of the copies of synchronous transactions (P34)."""
+"""Expressions of the holders of synchronous transactions (P34)."""
 
 from __future__ import annotations
 
 import pytest
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.transactions.synchro_copies import (
+from sparktxlog.model.transactions.synchro_holders import (
     DEFAULT_EXPRESSION,
     check_expression,
-    copies_of,
+    holders_of,
 )
 
 
 @pytest.mark.parametrize(
-    ("text", "places", "copies"),
+    ("text", "places", "holders"),
     [
         (DEFAULT_EXPRESSION, 3, 2),
         (DEFAULT_EXPRESSION, 4, 3),
@@ -30,8 +30,10 @@ from sparktxlog.model.transactions.synchro_copies import (
         ("((N))", 2, 2),
     ],
 )
-def test_a_count_or_an_expression_gives_so_many_copies(text: str, places: int, copies: int) -> None:
-    assert copies_of(text, places) == copies
+def test_a_count_or_an_expression_gives_so_many_holders(
+    text: str, places: int, holders: int
+) -> None:
+    assert holders_of(text, places) == holders
     assert check_expression(text) == text.strip()
 
 
@@ -58,14 +60,14 @@ def test_a_count_or_an_expression_gives_so_many_copies(text: str, places: int, c
 )
 def test_what_is_wrong_is_refused_with_its_place(text: str, place: int) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        copies_of(text, 3)
+        holders_of(text, 3)
     assert refused.value.fields["place"] == place
     if len(text) <= 64 and text.strip():
         assert f"character {place}" in str(refused.value)
 
 
 def test_an_expression_must_have_a_value_for_every_log() -> None:
-    assert copies_of("N/(N-2)", 3) == 3
+    assert holders_of("N/(N-2)", 3) == 3
     with pytest.raises(InvalidRequestError, match="N = 2") as refused:
         check_expression("N/(N-2)")
     assert refused.value.fields["place"] == 3
