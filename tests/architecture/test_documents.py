@@ -252,7 +252,7 @@ def test_the_architecture_names_what_is_there() -> None:
         "log/",
         "payloads/",
         "quarantine/",
-        "snapshots/",
+        "summaries/",
         "lake/",
         "leases/",
         "_sparktxlog/",

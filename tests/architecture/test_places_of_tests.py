@@ -155,7 +155,7 @@ ELSEWHERE = {
     "storage/journal/log_expiry.py": "contract/test_journal_expiry.py",
     "storage/journal/queue_ids.py": "contract/test_journal_expiry.py",
     "storage/journal/row_pruning.py": _JOURNAL,
-    "storage/journal/snapshot_files.py": "contract/test_journal_epochs.py",
+    "storage/journal/summary_files.py": "contract/test_journal_epochs.py",
     "storage/journal/waiting_ids.py": _JOURNAL,
     "storage/lock.py": "unit/storage/journal/test_journal.py",
     "storage/log_tables/log_table.py": "unit/storage/log_tables/test_queue_table.py",

@@ -1,4 +1,4 @@
-"""What every `Journal` promises about epochs: votes, views, new stamps, snapshots."""
+"""What every `Journal` promises about epochs: votes, views, new stamps, summaries."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from sparktxlog.storage.interfaces import (
     PutRun,
     PutValue,
     PutView,
-    QueueSnapshot,
+    QueueSummary,
     ResetJournal,
     Write,
 )
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
+from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 
 __all__ = ["bench"]
 
@@ -289,7 +289,7 @@ def test_what_is_spared_can_be_read_by_a_node_that_returns(bench: Bench) -> None
     assert bench.journal.read_hash_at(3) is not None
 
 
-# -- snapshots -------------------------------------------------------------------------------------
+# -- summaries -------------------------------------------------------------------------------------
 
 
 def history(count: int = 12) -> tuple[list[PutRun], tuple[QueueEntry, ...]]:
@@ -336,10 +336,10 @@ def core_of(state: RecoveredState) -> dict[str, object]:
     }
 
 
-def joined(snapshot: QueueSnapshot) -> QueueSnapshot:
-    """Return the snapshot with its ids in one piece: how they are cut means nothing."""
-    ids = b"".join(ids for _, ids in snapshot.recent_ids)
-    return replace(snapshot, recent_ids=((snapshot.recent_ids[0][0], ids),))
+def joined(summary: QueueSummary) -> QueueSummary:
+    """Return the summary with its ids in one piece: how they are cut means nothing."""
+    ids = b"".join(ids for _, ids in summary.recent_ids)
+    return replace(summary, recent_ids=((summary.recent_ids[0][0], ids),))
 
 
 @pytest.mark.parametrize("upto", [3, 7, 12])
@@ -350,19 +350,19 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     giver = filled(TemporaryJournal(), runs, entries)
     giver.load(15)
     publish_upto(giver, entries[upto - 1])
-    snapshot = giver.read_snapshot()
-    assert snapshot.position == entries[upto - 1].end
+    summary = giver.read_summary()
+    assert summary.position == entries[upto - 1].end
     # It travels as a file.
-    write_snapshot(snapshot, tmp_path / "snapshot")
-    snapshot = open_snapshot(tmp_path / "snapshot")
-    assert joined(snapshot) == joined(giver.read_snapshot())
+    write_summary(summary, tmp_path / "summary")
+    summary = open_summary(tmp_path / "summary")
+    assert joined(summary) == joined(giver.read_summary())
 
     whole = filled(TemporaryJournal(), runs[:upto], entries[:upto])
     bench.journal.write([PutReservation(counter=5), PutValue(name="x", value=b"1")])
-    bench.journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
+    bench.journal.write([ResetJournal(summary=summary, node_id=NodeId("d"))])
     state = bench.reopen().load(15)
     assert core_of(state.core) == core_of(whole.load(15).core)
-    position = snapshot.position
+    position = summary.position
     assert (state.published, state.kept_after, state.published_version) == (position, position, -1)
     assert state.core.reserved == 5
     assert state.values == {"x": b"1"}
@@ -371,8 +371,8 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     assert bench.journal.read_segments(position, 9) == []
     with pytest.raises(ExpiredError):
         bench.journal.read_queue(position - 1, 9, payloads=False)
-    # A snapshot of a snapshot is the same again, and the core starts from it.
-    assert joined(bench.journal.read_snapshot()) == joined(snapshot)
+    # A summary of a summary is the same again, and the core starts from it.
+    assert joined(bench.journal.read_summary()) == joined(summary)
     config = MasterConfig(
         node_id=NodeId("d"), members=(A, NodeId("d")), quorum=1, log_id="x", id_window=15
     )
@@ -383,42 +383,42 @@ def test_a_reset_node_loads_what_one_with_the_whole_log_loads(
     assert located == entries[upto - 1].position
 
 
-def test_a_snapshot_has_the_view_and_all_ids_on_disk() -> None:
+def test_a_summary_has_the_view_and_all_ids_on_disk() -> None:
     runs, entries = history()
     journal = TemporaryJournal()
     journal.load(8)
     filled(journal, runs, entries)
     publish_upto(journal, entries[8])
     journal.write([put_view(view_of()), ForgetPayloads(position=entries[8].end)])
-    snapshot = joined(journal.read_snapshot())
-    assert snapshot.view == view_of()
+    summary = joined(journal.read_summary())
+    assert summary.view == view_of()
     # Ids that are older than the window, too.
-    assert snapshot.recent_ids[0][1] == b"".join(ids_in(run) for run in runs[:8])
+    assert summary.recent_ids[0][1] == b"".join(ids_in(run) for run in runs[:8])
 
 
-def test_the_window_before_a_snapshot_is_whole_while_publishing_lags(bench: Bench) -> None:
+def test_the_window_before_a_summary_is_whole_while_publishing_lags(bench: Bench) -> None:
     runs, entries = history()
     bench.journal.load(6)
     filled(bench.journal, runs, entries)
     publish_upto(bench.journal, entries[5])
     bench.journal.write([ForgetPayloads(position=entries[-1].end)])
-    snapshot = bench.journal.read_snapshot()
-    first = snapshot.recent_ids[0][0]
-    assert first <= snapshot.position - 6 + 1
-    assert snapshot.watermarks == {
+    summary = bench.journal.read_summary()
+    first = summary.recent_ids[0][0]
+    assert first <= summary.position - 6 + 1
+    assert summary.watermarks == {
         "a": runs[3].header.last,
         "b": runs[4].header.last,
         "c": runs[5].header.last,
     }
 
 
-def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
+def test_the_queue_goes_on_behind_a_summary(bench: Bench) -> None:
     runs, entries = history()
     giver = filled(TemporaryJournal(), runs, entries)
     giver.load(9)
     publish_upto(giver, entries[6])
     bench.journal.load(9)
-    bench.journal.write([ResetJournal(snapshot=giver.read_snapshot(), node_id=NodeId("d"))])
+    bench.journal.write([ResetJournal(summary=giver.read_summary(), node_id=NodeId("d"))])
     rest = entries[7:]
     appended = AppendQueue(entries=rest, ordered_at=7, writes=writes_of(rest))
     bench.journal.write([*runs[7:], appended])
@@ -431,7 +431,7 @@ def test_the_queue_goes_on_behind_a_snapshot(bench: Bench) -> None:
     assert [s.last for s in bench.journal.read_segments(after, 9)] == [end]
     bench.journal.load(1)
     bench.journal.write([ForgetPayloads(position=end)])
-    # What the snapshot brought has left the window by now.
+    # What the summary brought has left the window by now.
     assert bench.journal.load(1_000).core.recent_ids[0][0] == entries[-1].position
     extent = bench.journal.read_extent()
     assert (extent.kept_after, extent.resets) == (after, 1)
@@ -442,8 +442,8 @@ def test_a_reset_keeps_own_waiting_runs_and_nothing_else(bench: Bench) -> None:
     giver = filled(TemporaryJournal(), runs, entries)
     giver.load(100)
     publish_upto(giver, entries[-1])
-    snapshot = giver.read_snapshot()
-    mark = snapshot.watermarks["a"]
+    summary = giver.read_summary()
+    mark = summary.watermarks["a"]
     bench.journal.load(100)
     filled(bench.journal, runs[:2], entries[:2])
     bench.journal.write([published(1, entries[1].end)])
@@ -453,7 +453,7 @@ def test_a_reset_keeps_own_waiting_runs_and_nothing_else(bench: Bench) -> None:
     announced = PutAnnouncement(ticket=1, digest=late.header.digest, payload=late.payload)
     ballot = PutBallot(state=BallotState(epoch=4))
     bench.journal.write([done, own, foreign, announced, ballot])
-    bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A)])
+    bench.journal.write([ResetJournal(summary=summary, node_id=A)])
     assert waiting(bench.reopen()) == {("a", 1, mark + 1)}
     assert bench.journal.read_payload("a", 1, mark + 1) == own.payload
     assert bench.journal.find_transaction(ids_in(own)) == (own.header, 0)
@@ -471,7 +471,7 @@ def test_a_reset_keeps_own_waiting_runs_and_nothing_else(bench: Bench) -> None:
 def test_a_node_without_its_disk_begins_under_a_new_incarnation(bench: Bench) -> None:
     """At position 0, to fetch the whole queue as a tail."""
     bench.journal.write([run_of(seq=1)])
-    bench.journal.write([ResetJournal(snapshot=QueueSnapshot(), node_id=A, incarnation=2)])
+    bench.journal.write([ResetJournal(summary=QueueSummary(), node_id=A, incarnation=2)])
     state = bench.reopen().load(10)
     assert state.incarnation == 2
     assert state.core.base == MergeBase()
@@ -490,23 +490,23 @@ def test_own_numbers_are_never_given_twice(bench: Bench) -> None:
     giver = filled(TemporaryJournal(), runs[:4], entries[:4])
     giver.load(100)
     publish_upto(giver, entries[2])
-    snapshot = giver.read_snapshot()
+    summary = giver.read_summary()
     with pytest.raises(InvariantViolation) as caught:
-        bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A)])
+        bench.journal.write([ResetJournal(summary=summary, node_id=A)])
     assert "higher incarnation" in caught.value.hint
     assert bench.journal.load(100).core.base.position == entries[-1].end
-    bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A, incarnation=2)])
+    bench.journal.write([ResetJournal(summary=summary, node_id=A, incarnation=2)])
     assert bench.journal.load(100).core.base.position == entries[2].end
     with pytest.raises(InvariantViolation):
-        bench.journal.write([ResetJournal(snapshot=snapshot, node_id=A, incarnation=1)])
+        bench.journal.write([ResetJournal(summary=summary, node_id=A, incarnation=1)])
 
 
-def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> None:
+def test_a_summary_that_contradicts_itself_changes_nothing(bench: Bench) -> None:
     runs, entries = history()
     giver = filled(TemporaryJournal(), runs, entries)
     giver.load(100)
     publish_upto(giver, entries[-1])
-    sound = giver.read_snapshot()
+    sound = giver.read_summary()
     assert sound.last is not None
     at, ids = joined(sound).recent_ids[0]
     first = (at, ids[:16])
@@ -521,9 +521,9 @@ def test_a_snapshot_that_contradicts_itself_changes_nothing(bench: Bench) -> Non
         replace(sound, tables=((sound.position + 1, ORDERS),)),
         replace(sound, writes={"t": TableWrites(version=1, position=sound.position + 1)}),
     ]
-    for snapshot in broken:
+    for summary in broken:
         with pytest.raises(InvariantViolation):
-            bench.journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"))])
+            bench.journal.write([ResetJournal(summary=summary, node_id=NodeId("d"))])
     assert bench.journal.load(10).core.base == MergeBase()
     assert bench.journal.read_extent().resets == 0
 
@@ -544,7 +544,7 @@ def test_the_newer_view_counts(
     bench: Bench, own: View | None, told: View | None, kept: View
 ) -> None:
     before: list[Write] = [] if own is None else [put_view(own)]
-    reset = ResetJournal(snapshot=QueueSnapshot(view=told), node_id=A)
+    reset = ResetJournal(summary=QueueSummary(view=told), node_id=A)
     bench.journal.write([*before, reset])
     state = bench.reopen().load(10)
     assert state.core.view == kept

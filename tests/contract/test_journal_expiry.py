@@ -285,17 +285,17 @@ def test_ids_are_filed_before_the_core_forgets_them(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_snapshot_brings_the_ids_that_are_filed(tmp_path: Path) -> None:
+def test_a_summary_brings_the_ids_that_are_filed(tmp_path: Path) -> None:
     journal, runs = _long_log(tmp_path)
     last = entries_of(runs)[-1]
     seen = replace(segment(0), first=1, last=100, to_hash=last.chain_hash.hex())
     journal.write([MarkPublished(position=100, version=1, segment=seen)])
-    snapshot = journal.read_snapshot()
+    summary = journal.read_summary()
     journal.close()
-    assert b"".join(ids for _, ids in snapshot.recent_ids) == b"".join(map(ids_in, runs[:-1]))
+    assert b"".join(ids for _, ids in summary.recent_ids) == b"".join(map(ids_in, runs[:-1]))
     (tmp_path / "joiner").mkdir()
     joiner, _ = _long_log(tmp_path / "joiner")
-    joiner.write([ResetJournal(snapshot=snapshot, node_id=NodeId("d"), incarnation=2)])
+    joiner.write([ResetJournal(summary=summary, node_id=NodeId("d"), incarnation=2)])
     assert joiner.filed_ids == 0
     assert joiner.find(ids_in(runs[3]), 0) == [(0, 7), (1, 8)]
     # It files them later, and says that it does not know what became of them.

@@ -267,7 +267,7 @@ def test_a_node_that_lost_its_disk_comes_back_under_a_new_incarnation(three: Clu
 
 
 @pytest.mark.faults
-def test_a_node_that_was_away_too_long_takes_over_a_snapshot(tmp_path: Path) -> None:
+def test_a_node_that_was_away_too_long_takes_over_a_summary(tmp_path: Path) -> None:
     with running(Cluster(tmp_path, "ABC", settings=(*QUICK, "rejoin-keep-bytes = 0"))) as cluster:
         a, b, c = cluster.nodes.values()
         c.stop()
@@ -279,5 +279,5 @@ def test_a_node_that_was_away_too_long_takes_over_a_snapshot(tmp_path: Path) -> 
         wait_until(lambda: all(n.status()["published"] == position for n in (a, b)))
         c.start()
         wait_until(lambda: all(shows(node, "ABC") for node in (a, b, c)), what="C is back")
-        assert "snapshot taken over" in c.log_text()
+        assert "summary taken over" in c.log_text()
         cluster.agree(c.commit(append(11))["position"])

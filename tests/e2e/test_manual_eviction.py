@@ -16,7 +16,7 @@ from tests.support.node_processes import MANUAL, Cluster, append, call, running,
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 SUSPECT_S = 1.0
-#: Within so long a node that has its place again is a member: to see that it needs a snapshot, to
+#: Within so long a node that has its place again is a member: to see that it needs a summary, to
 #: start anew with it, and a decision take two to three seconds on a busy machine of two cores.
 BACK_S = 10.0
 
@@ -80,4 +80,4 @@ def test_a_removed_node_that_is_added_again_is_soon_a_member(three: Cluster) -> 
 
     wait_until(is_back, BACK_S, "C is a member again")
     three.agree(c.commit(append(next(numbers)))["position"])
-    assert "snapshot taken over" in c.log_text()
+    assert "summary taken over" in c.log_text()

@@ -302,7 +302,7 @@ def test_two_that_give_way_found_no_log_of_their_own(tmp_path: Path) -> None:
         cluster.stop()
 
 
-def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Cluster) -> None:
+def test_a_node_of_another_history_stops_before_a_summary_replaces_it(two: Cluster) -> None:
     a, b = two.nodes.values()
     common = two.settle()
     two.stop()
@@ -335,7 +335,7 @@ def test_a_node_of_another_history_stops_before_a_snapshot_replaces_it(two: Clus
         assert "sparktxlog peer quarantine" in stopped["halted"]
         assert (stopped["phase"], stopped["position"]) == ("FAULT", common + 3)
         assert stopped["chain_hash"] == ended["chain_hash"]
-    assert "snapshot taken over" not in b.log_text()
+    assert "summary taken over" not in b.log_text()
     b.stop()
     told = gave_way(b, a)
     assert (told["common"], told["exact"], told["ordered"]) == (common, True, 3)
@@ -385,7 +385,7 @@ def test_a_node_that_nobody_can_compare_any_more_keeps_its_own_and_says_so(tmp_p
         )
         told = c.status()["uncompared"]
         assert (told["position"], told["kept"]) == (end, 0)
-        assert told["snapshot_position"] >= position and told["peer"] in "AB"
+        assert told["summary_position"] >= position and told["peer"] in "AB"
         assert "could not be compared" in c.log_text()
         assert f"not compared: the history up to position {end}" in run_command(
             "status", "--url", c.url

@@ -57,7 +57,7 @@ def size(entries: Iterable[dict[str, Any]]) -> int:
 
 
 def fetched(node: NodeProcess) -> int:
-    """Return the bytes of runs and snapshots that a node fetched since its start."""
+    """Return the bytes of runs and summaries that a node fetched since its start."""
     return sum(peer["fetched_bytes"] for peer in node.status()["peers"])
 
 
@@ -84,7 +84,7 @@ def test_only_what_a_node_missed_is_moved_to_it(three: Cluster) -> None:
     assert history > 10 * missed > 10 * _SLACK_BYTES
     assert missed <= fetched(c) <= missed + _SLACK_BYTES
     assert told((a, b), "C") - before < _SLACK_BYTES
-    assert "snapshot taken over" not in c.log_text()
+    assert "summary taken over" not in c.log_text()
 
 
 def test_a_joiner_that_is_killed_three_times_goes_on_where_it_was(three: Cluster) -> None:
@@ -119,7 +119,7 @@ def test_a_joiner_that_is_killed_three_times_goes_on_where_it_was(three: Cluster
     assert len(starts) == 5
     assert all(start >= told for start, told in zip(starts[1:], reached, strict=True))
     assert fetched(c) <= size(queue_of(a, reached[-1])) + _SLACK_BYTES
-    assert "snapshot taken over" not in c.log_text()
+    assert "summary taken over" not in c.log_text()
     queues = [[run["digest"] for run in queue_of(node)] for node in (a, b, c)]
     assert queues[0] == queues[1] == queues[2]
     assert len(set(queues[0])) == len(queues[0]) == len({*map(name_of, queue_of(c))})

@@ -1,7 +1,7 @@
 """Commit tables in random logs: the fold does what a model does that keeps whole histories (P36).
 
 Transactions do something to one table or to several, all or nothing.  A node may restart, or begin
-from a snapshot, after any run: it decides all later ones alike.
+from a summary, after any run: it decides all later ones alike.
 """
 
 from __future__ import annotations
@@ -232,13 +232,13 @@ def test_the_journal_keeps_what_the_fold_says(tmp_path: Path) -> None:
                         of = segment(published + 1, ends[number])
                         published = ends[number]
                         journal.write([MarkPublished(position=published, version=1, segment=of)])
-                snapshot = journal.read_snapshot()
-            told = {table.uuid: table for table in snapshot.commit_tables}
+                summary = journal.read_summary()
+            told = {table.uuid: table for table in summary.commit_tables}
             assert told == states[ends.index(published)], (seed, published)
         if published:
             with closing(Journal(tmp_path / f"{seed}-joiner")) as joiner:
-                joiner.write([ResetJournal(snapshot=snapshot, node_id=NodeId("z"))])
-                assert joiner.load(1_000).core.commit_tables == snapshot.commit_tables
+                joiner.write([ResetJournal(summary=summary, node_id=NodeId("z"))])
+                assert joiner.load(1_000).core.commit_tables == summary.commit_tables
 
 
 # -- the model of decision 47 ----------------------------------------------------------------------

@@ -27,7 +27,7 @@ from sparktxlog.storage.interfaces import (
     PutRestamp,
     PutRun,
     PutView,
-    QueueSnapshot,
+    QueueSummary,
     ResetJournal,
     Segment,
     Write,
@@ -54,14 +54,14 @@ class History:
         #: All runs ever made.
         self.runs: list[PutRun] = []
 
-    def step(self, snapshot: QueueSnapshot) -> list[Write]:
+    def step(self, summary: QueueSummary) -> list[Write]:
         """Return the next write."""
         kinds = ["run"] * 6 + ["order"] * 5 + ["publish"] * 3 + ["forget"] * 3
         kind = self.random.choice([*kinds, "view", "view", "ballot", "reset", "wrong"])
-        made: list[Write] = getattr(self, f"_{kind}")(snapshot)
+        made: list[Write] = getattr(self, f"_{kind}")(summary)
         return made
 
-    def _run(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _run(self, summary: QueueSummary) -> list[Write]:
         origin, n = self.random.choice("aabc"), self.random.choice([1, 2, 70])
         self.ts += 1
         run = run_of(
@@ -80,7 +80,7 @@ class History:
         self.runs.append(run)
         return [run, run] if self.random.random() < 0.2 else [run]
 
-    def _order(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _order(self, summary: QueueSummary) -> list[Write]:
         count = self.random.randint(0, len(self.waiting))
         taken, self.waiting = self.waiting[:count], self.waiting[count:]
         if not taken:
@@ -98,7 +98,7 @@ class History:
         )
         return [AppendQueue(entries=entries, ordered_at=self.ts, writes=writes)]
 
-    def _publish(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _publish(self, summary: QueueSummary) -> list[Write]:
         behind = [entry for entry in self.entries if entry.end > self.published]
         if not behind:
             return []
@@ -115,7 +115,7 @@ class History:
         self.published = entry.end
         return [MarkPublished(position=entry.end, version=1, segment=segment)]
 
-    def _forget(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _forget(self, summary: QueueSummary) -> list[Write]:
         end = self.published + 5
         spare = self.random.choice([None, self.random.randint(0, end)])
         return [
@@ -126,7 +126,7 @@ class History:
             )
         ]
 
-    def _view(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _view(self, summary: QueueSummary) -> list[Write]:
         self.epoch += 1
         own, writes = [], []
         for run in self.waiting:
@@ -142,25 +142,25 @@ class History:
         view = View(log_id="l", epoch=self.epoch, roster=(Seat(node_id=OWN),), members=(OWN,))
         return [PutView(view=view, node_id=OWN, incarnation=self.incarnation), *writes]
 
-    def _ballot(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _ballot(self, summary: QueueSummary) -> list[Write]:
         ballot = Ballot(number=self.random.randint(1, 9), node="b")
         return [PutBallot(state=BallotState(epoch=self.epoch, promised=ballot))]
 
-    def _reset(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _reset(self, summary: QueueSummary) -> list[Write]:
         """Go back to what was published, as a node does that a copy of itself is given to."""
-        if snapshot.position < (self.entries[-1].end if self.entries else 0):
+        if summary.position < (self.entries[-1].end if self.entries else 0):
             self.incarnation += 1
             self.waiting = []
-        self.entries = [entry for entry in self.entries if entry.end <= snapshot.position]
-        marks = snapshot.watermarks
+        self.entries = [entry for entry in self.entries if entry.end <= summary.position]
+        marks = summary.watermarks
         kept = [run for run in self.waiting if run.header.origin == OWN]
         self.waiting = [run for run in kept if run.header.seq > marks.get("a", 0)]
         self.next = {origin: marks.get(origin, 0) + 1 for origin in "abc"}
         if self.waiting:
             self.next["a"] = self.waiting[-1].header.last + 1
-        return [ResetJournal(snapshot=snapshot, node_id=OWN, incarnation=self.incarnation)]
+        return [ResetJournal(summary=summary, node_id=OWN, incarnation=self.incarnation)]
 
-    def _wrong(self, snapshot: QueueSnapshot) -> list[Write]:
+    def _wrong(self, summary: QueueSummary) -> list[Write]:
         header = run_of(seq=9_999_999).header
         return [PutBallot(state=BallotState(epoch=77)), PutRestamp(header=header)]
 
@@ -175,15 +175,15 @@ def seen(journal: Journal, runs: Sequence[PutRun], window: int) -> dict[str, Any
     state = journal.load(window)
     core = state.core
     keys = [(r.header.origin, r.header.incarnation, r.header.seq) for r in runs]
-    snapshot: Any
+    summary: Any
     try:
-        snapshot = journal.read_snapshot()
-        last = 0 if snapshot.last is None else snapshot.last.entry.header.n
-        snapshot = replace(
-            snapshot, recent_ids=(joined(snapshot.recent_ids, window - last, snapshot.position),)
+        summary = journal.read_summary()
+        last = 0 if summary.last is None else summary.last.entry.header.n
+        summary = replace(
+            summary, recent_ids=(joined(summary.recent_ids, window - last, summary.position),)
         )
     except TxLogError as error:
-        snapshot = error.code
+        summary = error.code
     return {
         "state": replace(state, core=None),  # type: ignore[arg-type]
         "core": replace(
@@ -195,7 +195,7 @@ def seen(journal: Journal, runs: Sequence[PutRun], window: int) -> dict[str, Any
         ),
         "payloads": [journal.read_payload(*key) for key in keys],
         "found": [journal.find_transaction(ids_in(run)[-16:]) for run in runs],
-        "snapshot": snapshot,
+        "summary": summary,
         "resets": journal.read_extent().resets,
         "segments": journal.read_segments(state.kept_after, 1_000),
         "queue": journal.read_queue(core.base.position, 10, payloads=True),
@@ -209,7 +209,7 @@ def test_a_start_changes_nothing_through_any_history(tmp_path: Path, seed: int) 
     started: Journal = Journal(tmp_path, id_window=window)
     steady: Journal = TemporaryJournal(id_window=window)
     for number in range(120):
-        writes = history.step(steady.read_snapshot())
+        writes = history.step(steady.read_summary())
         wrong = any(isinstance(w, PutBallot) and w.state.epoch == 77 for w in writes)
         for journal in (started, steady):
             with pytest.raises(InvariantViolation) if wrong else nullcontext():

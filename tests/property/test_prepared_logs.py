@@ -48,8 +48,8 @@ def test_the_rules_keep_every_promise_in_all_short_logs() -> None:
         (prepared_log.NoUndoes, "told", ["X", "a-yes", "b-yes", "b-no"]),
         (prepared_log.OwnClock, "sites", ["X", "a-yes", "a-again"]),
         (prepared_log.ToldAtOnce, "told", ["X", "a-yes", "a-again", "b-no"]),
-        (prepared_log.SnapshotWithoutMarks, "sites", ["X", "a-yes", "b-yes"]),
-        (prepared_log.SnapshotWithoutUndecided, "sites", ["X", "b-no"]),
+        (prepared_log.SummaryWithoutMarks, "sites", ["X", "a-yes", "b-yes"]),
+        (prepared_log.SummaryWithoutUndecided, "sites", ["X", "b-no"]),
         (prepared_log.LateYesCounts, "decided", ["X", "a-yes", "a-again", "b-yes"]),
     ],
 )
@@ -93,7 +93,7 @@ def _id(name: str) -> bytes:
 
 
 def _folded(log: tuple[Word, ...], until: int, joined: int) -> Outcomes:
-    """Return what the core says of a log, if its node began from a snapshot on the way."""
+    """Return what the core says of a log, if its node began from a summary on the way."""
     table = TableDefinition(name="t", columns=(Column(name="c", type="bigint"),), keys=("c",))
     tables, window = [table], IdWindow(16, max_run=4)
     writes, marking, found = LastWrites({}, 100), Marking(), Outcomes()

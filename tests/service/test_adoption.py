@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.support.delta_writer import SCHEMA, StagedTable
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable

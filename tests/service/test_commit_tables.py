@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_lost_journal import JOURNAL_NAME
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 
 from sparktxlog.codec.submits.commit_requests import committing, creating, dropping
 from sparktxlog.codec.submits.condition_requests import conflict_of
@@ -92,7 +92,7 @@ def test_a_restart_knows_the_tables(tmp_path: Path) -> None:
                     4,
                     [],
                 )
-                assert len(node.base.journal.read_snapshot().commit_tables) == 2
+                assert len(node.base.journal.read_summary().commit_tables) == 2
             async with serving(config, listener.dup()) as node:
                 assert node.commit_tables() == known
                 assert node.commit_table(GONE) is None
@@ -105,7 +105,7 @@ def test_a_restart_knows_the_tables(tmp_path: Path) -> None:
 
 
 def test_a_node_that_lost_its_disk_takes_them_over(tmp_path: Path) -> None:
-    """Its journal begins with a snapshot: it knows dropped tables too, as its peer does."""
+    """Its journal begins with a summary: it knows dropped tables too, as its peer does."""
     ports = free_ports("AB")
 
     @asynccontextmanager
@@ -128,7 +128,7 @@ def test_a_node_that_lost_its_disk_takes_them_over(tmp_path: Path) -> None:
             await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
             known = a.commit_tables()
         (tmp_path / "B" / JOURNAL_NAME).unlink()
-        for _ in ("joins", "has the snapshot"):
+        for _ in ("joins", "has the summary"):
             async with pair() as (_, b):
                 assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
         async with pair() as (a, b):

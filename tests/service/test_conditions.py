@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import catalog
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.membership.join_orders import StartAgainError
@@ -182,8 +182,8 @@ def test_versions_and_writes_survive_a_restart(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_node_that_begins_from_a_snapshot_judges_as_the_others_do(tmp_path: Path) -> None:
-    """B lost its journal: what was written to the tables comes with the snapshot (P21)."""
+def test_a_node_that_begins_from_a_summary_judges_as_the_others_do(tmp_path: Path) -> None:
+    """B lost its journal: what was written to the tables comes with the summary (P21)."""
     ports = free_ports("ABC")
 
     @asynccontextmanager
@@ -205,7 +205,7 @@ def test_a_node_that_begins_from_a_snapshot_judges_as_the_others_do(tmp_path: Pa
                 assert (await caller.commit(nodes["A"]))[0] == 200
             await until(lambda: all(n.base.published.value == 4 for n in nodes.values()))
         (tmp_path / "B" / JOURNAL_NAME).unlink()
-        for _ in range(2):  # it is told to join, then it takes over the snapshot
+        for _ in range(2):  # it is told to join, then it takes over the summary
             async with three() as nodes:
                 assert isinstance(await asyncio.wait_for(nodes["B"].failed, 60), StartAgainError)
         async with three() as nodes, aiohttp.ClientSession() as session:

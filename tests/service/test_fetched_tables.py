@@ -13,12 +13,12 @@ import pytest
 from tests.service.local_nodes import until
 from tests.service.test_catalog_api import Caller, told
 from tests.service.test_peer_routes import Stranger
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.service.test_travelling_commits import (
     LOST,
     Joined,
     Site,
-    began_with_a_snapshot,
+    began_with_a_summary,
     pair,
     site_of,
     sites,
@@ -63,11 +63,11 @@ async def goes_on(site: Site, other: Site, version: int) -> None:
     assert site.files() == other.files()
 
 
-def test_a_site_that_begins_with_a_snapshot_gets_all_versions(
+def test_a_site_that_begins_with_a_summary_gets_all_versions(
     tmp_path: Path, fetched: list[str]
 ) -> None:
     async def main() -> None:
-        async with began_with_a_snapshot(tmp_path) as found:
+        async with began_with_a_summary(tmp_path) as found:
             await found.b.placed(3)
             await goes_on(found.b, found.a, 4)
             await found.c.placed(4)
@@ -89,7 +89,7 @@ def test_a_site_that_begins_with_a_snapshot_gets_all_versions(
 
 
 async def _repeats_are_told_by_the_versions(found: Joined) -> None:
-    """Repeat the commit of version 2 where a snapshot brought its id, without its outcome."""
+    """Repeat the commit of version 2 where a summary brought its id, without its outcome."""
     (staged,) = (found.a.directory / "_delta_log/_staged_commits").glob(f"{2:020}.*.json")
     content = staged.read_bytes()
     commit = {
@@ -117,7 +117,7 @@ def test_a_site_gets_commit_files_that_delta_cleaned_up_at_all_others(
                 (there / commit_file_name(version)).unlink()
 
     async def main() -> None:
-        async with began_with_a_snapshot(tmp_path, prepare) as found:
+        async with began_with_a_summary(tmp_path, prepare) as found:
             await found.b.placed(3)
             states = found.b.caller.node.catalog.overview.lines
             await until(lambda: [one["state"] for one in states()] == ["in-sync"], 30)
@@ -151,7 +151,7 @@ def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> Non
         wanted.update((lost, damaged, commit_file_name(2), commit_file_name(3)))
 
     async def main() -> None:
-        async with began_with_a_snapshot(tmp_path, prepare) as found:
+        async with began_with_a_summary(tmp_path, prepare) as found:
             await goes_on(found.b, found.c, 4)
             assert set(fetched) == wanted
             attic = found.b.directory.parent / ".attic"
@@ -165,7 +165,7 @@ def test_only_what_is_missing_travels(tmp_path: Path, fetched: list[str]) -> Non
 def test_a_node_that_was_away_too_long_gets_only_later_versions(
     tmp_path: Path, fetched: list[str]
 ) -> None:
-    """Its journal has versions 0 and 1 as placed, and a snapshot replaces its queue."""
+    """Its journal has versions 0 and 1 as placed, and a summary replaces its queue."""
     ports, at_b = free_ports("AB"), tmp_path / "B"
 
     async def write(table: StagedTable | None, *versions: int) -> StagedTable:
@@ -192,9 +192,9 @@ def test_a_node_that_was_away_too_long_gets_only_later_versions(
     asyncio.run(write(table, 2, 3))
     giver = Journal(tmp_path / "A")
     giver.load(1_000_000)
-    snapshot = giver.read_snapshot()
+    summary = giver.read_summary()
     giver.close()
-    # Only the queue is as of now: B was away meanwhile, and a peer gave it a snapshot.
+    # Only the queue is as of now: B was away meanwhile, and a peer gave it a summary.
     journal = Journal(at_b)
     journal.load(1_000_000)
     journal._db.execute("DELETE FROM ordered_commits WHERE version > 1")
@@ -204,7 +204,7 @@ def test_a_node_that_was_away_too_long_gets_only_later_versions(
     kept.close()
     assert row[1] == 1
     journal._db.execute("INSERT INTO placed_commits VALUES(?, ?, ?)", row)
-    journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("B"))])
+    journal.write([ResetJournal(summary=summary, node_id=NodeId("B"))])
     journal.close()
     shutil.rmtree(at_b / "commit_tables")
     shutil.copytree(tmp_path / "before" / "commit_tables", at_b / "commit_tables")

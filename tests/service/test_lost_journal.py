@@ -14,7 +14,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_staged_files import create
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.support.forked_nodes import run_command
 
 from sparktxlog.config import NodeConfig
@@ -241,7 +241,7 @@ def test_a_member_without_its_journal_joins_again(tmp_path: Path) -> None:
             assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)
         async with members(tmp_path, ports) as nodes:
             b = nodes["B"]
-            assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)  # a snapshot
+            assert isinstance(await asyncio.wait_for(b.failed, 30), StartAgainError)  # a summary
         async with members(tmp_path, ports) as nodes:
             await until(lambda: nodes["B"].base.master.phase is Phase.NORMAL, 30)
             assert nodes["B"].base.master.incarnation == 2

@@ -20,7 +20,7 @@ import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_catalog_api import Caller
 from tests.service.test_replica_routes import create
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.service.test_travelling_commits import site_of
 from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.service.local_nodes import until
-from tests.service.test_travelling_commits import began_with_a_snapshot
+from tests.service.test_travelling_commits import began_with_a_summary
 from tests.support.command_line import invoke
 from tests.support.image_lake import Lake
 from tests.support.node_processes import TABLE, NodeProcess, append, free_ports, wait_until
@@ -93,7 +93,7 @@ def test_commit_tables_of_an_image_are_taken_up(
         return shown.out + shown.err
 
     async def main() -> None:
-        async with began_with_a_snapshot(tmp_path) as found:
+        async with began_with_a_summary(tmp_path) as found:
             a, b = found.a.caller.node, found.b.caller.node
             Lake(a.config.lake_dir).append((1, "x"))
             url = ("--url", a.config.master_url)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, until
 from tests.service.test_catalog_api import Caller
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.service.test_travelling_commits import Site, pair, site_of
 from tests.support.delta_writer import StagedTable
 

@@ -21,7 +21,7 @@ import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller, catalog, told
 from tests.service.test_lost_journal import JOURNAL_NAME
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.support.delta_writer import BEGIN, StagedTable, info_of, lines_of, path_of
 
 from sparktxlog.codec.submits.commit_requests import committing
@@ -74,7 +74,7 @@ class Site:
 
 @dataclass
 class Joined:
-    """Three sites, of which B began with a snapshot."""
+    """Three sites, of which B began with a summary."""
 
     a: Site
     b: Site
@@ -528,7 +528,7 @@ def test_another_file_in_the_place_of_one_is_set_aside(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def began_with_a_snapshot(
+async def began_with_a_summary(
     directory: Path, prepare: Callable[[Path, Path], None] = lambda before, now: None
 ) -> AsyncIterator[Joined]:
     """Run three nodes with a table of four versions; B lost its disk, and begins anew.
@@ -546,7 +546,7 @@ async def began_with_a_snapshot(
         await until(lambda: min(node.base.published.value for node in (a, b)) == 4)
     (directory / "B" / JOURNAL_NAME).unlink()
     before = two.directory.rename(directory / "before")
-    for _ in ("joins", "has the snapshot"):
+    for _ in ("joins", "has the summary"):
         async with pair(directory, ports, proven=False) as (_, b, _):
             assert isinstance(await asyncio.wait_for(b.failed, 60), StartAgainError)
     prepare(before, two.directory)
@@ -555,7 +555,7 @@ async def began_with_a_snapshot(
         yield Joined(a=a, b=b, c=c, before=before)
 
 
-def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
+def test_a_site_that_begins_with_a_summary_says_what_it_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If no peer gives it anything, a copy of the directory from another site is all it needs."""
@@ -566,7 +566,7 @@ def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
     monkeypatch.setattr(TableGiver, "versions", refuse)
 
     async def main() -> None:
-        async with began_with_a_snapshot(tmp_path) as found:
+        async with began_with_a_summary(tmp_path) as found:
             one, two, table = found.a, found.b, found.a.table
             a, b = one.caller.node, two.caller.node
             status, answer = await two.caller.ask("GET", path_of("t"))
@@ -609,7 +609,7 @@ def test_a_site_that_begins_with_a_snapshot_says_what_it_lacks(
 
 @pytest.mark.parametrize("problem", ["bytes", "timestamp", "file"])
 def test_a_copy_is_compared_with_what_the_log_knows(tmp_path: Path, problem: str) -> None:
-    """Version 1 is known without files: as after a snapshot."""
+    """Version 1 is known without files: as after a summary."""
 
     async def main() -> None:
         async with catalog(tmp_path) as caller:
@@ -644,7 +644,7 @@ def test_a_copy_is_compared_with_what_the_log_knows(tmp_path: Path, problem: str
 
 
 def test_a_version_without_files_after_one_with_files_is_missing(tmp_path: Path) -> None:
-    """A node was away too long: it has files of version 1, and of 2 what a snapshot says."""
+    """A node was away too long: it has files of version 1, and of 2 what a summary says."""
 
     async def main() -> None:
         async with catalog(tmp_path, inline_limit=0) as caller:

@@ -177,7 +177,7 @@ class SteadyLoad:
 def _receipt(nodes: list[NodeProcess], identity: str) -> dict[str, Any]:
     """Return what the first node says of a transaction, empty if it knows nothing.
 
-    Of what was ordered before the snapshot that a node began with it tells the position only; then
+    Of what was ordered before the summary that a node began with it tells the position only; then
     the next one is asked for the outcome, and must tell the same position.
     """
     found: dict[str, Any] = {}

@@ -6,7 +6,7 @@ Kinds of entries (`attic.Kind`):
     rows      rows that a copy or a repair took out of a table (P28), as a Delta table
     table     the directory of a table that a copy or a repair replaced as a whole (P28)
     backup    the files of a table before a copy replaced them, if `backup-dir` is set
-    queue     the Delta table of the queue from before a snapshot
+    queue     the Delta table of the queue from before a summary replaced it
     fork      what a node had before it left a fork: journal, queue, and the rows of what it gave
               up; each of its commit tables is an entry of its own
     files     files that were in the places of others in a commit table

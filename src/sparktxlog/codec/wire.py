@@ -129,8 +129,8 @@ class RunsAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotOffer:
-    """A snapshot that may be fetched (P21)."""
+class SummaryOffer:
+    """A summary of the queue that may be fetched (P21)."""
 
     #: SHA-256 of its bytes, hexadecimal.
     name: str
@@ -151,7 +151,7 @@ Message = (
     | LeaseRequest
     | Lease
     | ReplicaSize
-    | SnapshotOffer
+    | SummaryOffer
     | TableVersions
 )
 _M = TypeVar("_M", bound=Message)

@@ -375,7 +375,7 @@ class NodeConfig:
     )
     rejoin_keep_bytes: int = Setting(counted(0, 1 << 50), 1_073_741_824)(
         "Bytes of transactions kept for nodes that are not members at the moment; a node that lacks"
-        " more fetches a snapshot."
+        " more fetches a summary of the queue."
     )
     replication_compression: bool = Setting(read_switch, True, key="replication.compression")(
         "Files that this node sends for copies are compressed (zstd) where that makes them smaller."

@@ -103,7 +103,7 @@ def _holds_all(site: Site, cluster: KnownSites) -> bool:
 def _with_rows_before(sites: Sequence[Site], any_rows: bool) -> list[Site]:
     """Return the sites whose logs begin where others have the rows before.
 
-    A site that began with a snapshot knows of transactions whose rows it never had; what is after
+    A site that began with a summary knows of transactions whose rows it never had; what is after
     the last row that the others have would be lost.  Where no site has the rows, that is said alone
     (`rows_held_by`).  Only the order of a silent site is known.
     """

@@ -241,8 +241,8 @@ class OlderVersion(TypedDict):
     linked: bool
 
 
-class TakenSnapshot(TypedDict):
-    """A snapshot that is being fetched."""
+class FetchedSummary(TypedDict):
+    """A summary of a peer's queue that is being fetched."""
 
     peer: str
     bytes: int
@@ -250,10 +250,10 @@ class TakenSnapshot(TypedDict):
 
 
 class UncomparedHistory(TypedDict):
-    """A history that could not be compared when a snapshot replaced it."""
+    """A history that could not be compared when a summary replaced it."""
 
     position: int
-    snapshot_position: int
+    summary_position: int
     peer: str
     at: int
     quarantine_id: str
@@ -561,7 +561,7 @@ class StatusAnswer(EpochView):
     round: int
     empty_rounds: int
     halted: str | None
-    taking_snapshot: TakenSnapshot | None
+    fetching_summary: FetchedSummary | None
     uncompared: UncomparedHistory | None
     disk_full: bool
     #: What holds the space of a full disk, in words; empty = it is not full.

@@ -1,7 +1,7 @@
 """What a site says that it holds of the log's data, for others that count on it.
 
-A node that begins with a snapshot of the queue (P21) knows the order and lacks the rows before the
-snapshot, and a log that was shortened lacks the rows before its beginning.  Only a replica of the
+A node that begins with a summary of the queue (P21) knows the order and lacks the rows before the
+summary, and a log that was shortened lacks the rows before its beginning.  Only a replica of the
 same site can have them.  Versions of commit tables are copied from other sites, one table after the
 other.  Until that is done, the site is a member with all rights, and no copy of the data.
 """

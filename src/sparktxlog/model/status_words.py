@@ -122,7 +122,7 @@ def uncompared_text(found: Mapping[str, Any]) -> str:
     kept = int(found.get("kept") or 0)
     text = (
         f"not compared: the history up to position {int(found['position']):,}, replaced by a "
-        f"snapshot of {found['peer']} at {int(found['snapshot_position']):,}"
+        f"summary of {found['peer']}'s queue at {int(found['summary_position']):,}"
     )
     if kept:
         text += f"; {kept:,} transactions are kept in log/quarantine as {found['quarantine_id']}"

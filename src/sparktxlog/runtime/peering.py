@@ -53,7 +53,7 @@ from sparktxlog.runtime.commit.queue_tails import tail_of
 from sparktxlog.runtime.commit.run_fetching import check_run
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
-from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver
+from sparktxlog.runtime.membership.queue_summaries import SummaryGiver
 from sparktxlog.runtime.replicas.all_replicas import AllReplicas
 from sparktxlog.transport import signing
 from sparktxlog.transport.node_certificate import speaks_only_tls
@@ -84,8 +84,8 @@ class Peering:
         self._membership = membership
         self._all_replicas = all_replicas
         self._greeter = membership.greeter
-        #: Snapshots for joining nodes.
-        self.snapshots = SnapshotGiver(base)
+        #: Summaries for joining nodes.
+        self.summaries = SummaryGiver(base)
         self._verifier = membership.verifier
         self._strangers = membership.strangers
         membership.on_answer = self.on_answer

@@ -1,4 +1,4 @@
-"""Values of `storage`: writes of the journal, segments, snapshots."""
+"""Values of `storage`: writes of the journal, segments, summaries."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ class PutRestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetJournal:
-    """Replace the queue, and all that follows from it, by a snapshot (P21).
+    """Replace the queue, and all that follows from it, by a summary (P21).
 
-    Removes incoming runs, except those of `node_id` with its incarnation after the snapshot's
+    Removes incoming runs, except those of `node_id` with its incarnation after the summary's
     watermark.  Reserved counter, ballot, unstamped runs and named values stay.  All positions of
-    the snapshot count as published and expired.  **After calling** start the node again.
+    the summary count as published and expired.  **After calling** start the node again.
     """
 
-    snapshot: QueueSnapshot
+    summary: QueueSummary
     #: This node, and its incarnation from now on: None = as before, higher after a lost disk.
     node_id: NodeId
     incarnation: int | None = None
@@ -329,7 +329,7 @@ class LogExtent:
     files_bytes: int
     #: Bytes of the journal that are in use.
     live_bytes: int
-    #: How often the queue was replaced by a snapshot.
+    #: How often the queue was replaced by a summary.
     resets: int = 0
 
 
@@ -377,10 +377,10 @@ class KeptPrepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSnapshot:
+class QueueSummary:
     """The queue at a run end, without the runs before it; a node can continue from it (P21).
 
-    Taken at the end of the published queue; sent as a file (`snapshot_files`).
+    Taken at the end of the published queue; sent as a file (`summary_files`).
     """
 
     #: The run that ends there, without payload; None = position 0.

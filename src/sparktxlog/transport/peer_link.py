@@ -617,14 +617,14 @@ class PeerLink:
         """Return the payload container of an announced run, unverified; errors as `get_run`."""
         return await self._get(f"/peer/v1/announced/{digest.hex()}")
 
-    async def snapshot_offer(self, has: str) -> wire.SnapshotOffer:
-        """Ask which snapshot of the peer's queue may be fetched; errors as `get_run_after`.
+    async def summary_offer(self, has: str) -> wire.SummaryOffer:
+        """Ask which summary of the peer's queue may be fetched; errors as `get_run_after`.
 
         Args:
-            has: Name of the snapshot of which a part is here, empty = none.
+            has: Name of the summary of which a part is here, empty = none.
         """
         answer = await self._get(f"/peer/v1/snapshots/{has or 'any'}")
-        return wire.decode(wire.SnapshotOffer, answer)
+        return wire.decode(wire.SummaryOffer, answer)
 
     async def get_run_after(self, position: int) -> Tail:
         """Return the peer's run that holds the next position after `position`.

@@ -170,7 +170,7 @@ def test_three_replaced_disks_lose_no_rows(
                 site.start_worker()
                 site.wait_for_data()
                 wait_until(lambda site=site: site.run(drill)[0] == 0, what="the drill passes")
-                assert site.node.status()["kept_after"] > 0, "it began with a snapshot"
+                assert site.node.status()["kept_after"] > 0, "it began with a summary"
                 written_at(site, number, spark)
                 settled(sites)
             check(sites, spark, tables)

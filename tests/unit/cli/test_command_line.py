@@ -195,7 +195,7 @@ def test_status_tells_of_a_history_that_nobody_could_compare(
 ) -> None:
     found = {
         "position": 1_204,
-        "snapshot_position": 9_000,
+        "summary_position": 9_000,
         "peer": "A",
         "at": 1,
         "quarantine_id": "q1",
@@ -205,18 +205,18 @@ def test_status_tells_of_a_history_that_nobody_could_compare(
         node.answers["/v1/status"] = STATUS | {"uncompared": found | {"kept": kept}}
         assert invoke(monkeypatch, "status") == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert "up to position 1,204, replaced by a snapshot of A at 9,000" in told
+        assert "up to position 1,204, replaced by a summary of A's queue at 9,000" in told
         assert ("3 transactions are kept in log/quarantine as q1" in told) == bool(kept)
 
 
-def test_status_shows_how_far_a_snapshot_is(
+def test_status_shows_how_far_a_summary_is(
     node: type[CannedNode], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taking = {"peer": "A", "bytes": 1_048_576, "of_bytes": 20_000_000}
-    node.answers["/v1/status"] = STATUS | {"taking_snapshot": taking}
+    node.answers["/v1/status"] = STATUS | {"fetching_summary": taking}
     assert invoke(monkeypatch, "status") == 0
     told = capsys.readouterr().out
-    assert "fetching a snapshot from A: 1,048,576 of 20,000,000 bytes" in told
+    assert "fetching a summary of the queue from A: 1,048,576 of 20,000,000 bytes" in told
 
 
 def test_status_tells_of_undecided_transactions(

@@ -39,8 +39,8 @@ from sparktxlog.model.transactions.operation import (
 )
 from sparktxlog.protocol.messages.posts import QueueEntry
 from sparktxlog.protocol.messages.versions import NEWEST, OLDEST
-from sparktxlog.storage.interfaces import QueueSnapshot, StoredEntry
-from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
+from sparktxlog.storage.interfaces import QueueSummary, StoredEntry
+from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 
 _DIRECTORY = Path(__file__).parent / "golden"
 _MANIFEST = RunManifest(
@@ -63,7 +63,7 @@ _MANIFEST = RunManifest(
         ),
     ),
 )
-_SNAPSHOT = QueueSnapshot(
+_SUMMARY = QueueSummary(
     last=StoredEntry(
         entry=QueueEntry(position=1, header=HEADER, previous_hash=bytes(32), chain_hash=b"h" * 32),
         ids=b"i" * 16,
@@ -85,9 +85,9 @@ def _encoded() -> dict[str, bytes]:
     found["pushes"] = wire.encode_pushes([(HEADER, b"payload")])
     found["run"] = encode_payload(_MANIFEST, [b"section"])
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "snapshot"
-        write_snapshot(_SNAPSHOT, path)
-        found["snapshot"] = path.read_bytes()
+        path = Path(directory) / "summary"
+        write_summary(_SUMMARY, path)
+        found["summary"] = path.read_bytes()
     return found
 
 
@@ -126,11 +126,11 @@ def test_an_earlier_version_is_read_and_finds_all_that_it_knows(
         data = golden.get(f"epoch {type(part).__name__}")
         assert data is None or wire.decode_epoch(data) == part
     assert read_manifest(golden["run"]) == _MANIFEST
-    (tmp_path / "snapshot").write_bytes(golden["snapshot"])
-    snapshot = open_snapshot(tmp_path / "snapshot")
-    assert replace(snapshot, recent_ids=tuple(snapshot.recent_ids)) == _SNAPSHOT
+    (tmp_path / "summary").write_bytes(golden["summary"])
+    summary = open_summary(tmp_path / "summary")
+    assert replace(summary, recent_ids=tuple(summary.recent_ids)) == _SUMMARY
     assert list(wire.decode_pushes(golden["pushes"])) == [(HEADER, b"payload")]
-    for name in golden.keys() - {"pushes", "run", "snapshot"}:
+    for name in golden.keys() - {"pushes", "run", "summary"}:
         assert _reads(*map(msgspec.msgpack.decode, (golden[name], now[name]))), name
 
 

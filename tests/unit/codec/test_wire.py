@@ -136,7 +136,7 @@ MESSAGES: list[wire.Message] = [
     ),
     wire.Hello(node_id="a", url="u", instance="i", boot="b", log_id="l", config_hash="c"),
     HEADER,
-    wire.SnapshotOffer(name="d" * 64, position=9, size_bytes=1 << 40),
+    wire.SummaryOffer(name="d" * 64, position=9, size_bytes=1 << 40),
     TableVersions(
         versions=(
             VersionFiles(

@@ -19,7 +19,7 @@ def site(name: str, data: SiteData | None = WHOLE, replica: int | None = None) -
 
 
 def began_at(position: int) -> SiteData:
-    """Return the data of a site that began with a snapshot, or whose log was shortened."""
+    """Return the data of a site that began with a summary, or whose log was shortened."""
     return SiteData(rows_after=position)
 
 
@@ -39,7 +39,7 @@ def losses(*sites: Site, any_rows: bool = True, tables: str = "") -> Any:
 
 
 def test_the_last_site_with_the_rows_cannot_be_lost() -> None:
-    """B and C lost their disks one after the other: they began with snapshots of the queue."""
+    """B and C lost their disks one after the other: they began with summaries of the queue."""
     found = losses(site("A"), site("B", began_at(9)), site("C", began_at(12)))
     assert [one["survives"] for one in found.values()] == [False, True, True]
     text = found["A"]["sentence"]
@@ -99,10 +99,10 @@ def test_of_a_site_with_more_than_it_names_no_table_counts() -> None:
 
 
 @pytest.mark.parametrize(("ends_at", "survives"), [(13, False), (14, True), (15, True)])
-def test_a_snapshot_after_what_others_have_ordered_holds_no_rows_between(
+def test_a_summary_after_what_others_have_ordered_holds_no_rows_between(
     ends_at: int, survives: bool
 ) -> None:
-    """B still fetches the last runs of A; C has a new disk, and knows of them by its snapshot."""
+    """B still fetches the last runs of A; C has a new disk, and knows of them by its summary."""
     late = Site(name="B", transactions={"A": 8, "B": 5}, data=WHOLE, position=ends_at)
     found = losses(site("A"), late, site("C", began_at(14)), site("D", began_at(15)))
     assert found["A"]["survives"] is survives and found["B"]["survives"]

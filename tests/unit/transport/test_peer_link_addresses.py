@@ -181,11 +181,11 @@ def test_what_waited_at_the_address_that_was_left_fails_at_once(
 
     async def act() -> None:
         bench.silent.add(ONE)
-        snapshot = asyncio.create_task(bench.link.snapshot_offer("x"))
+        summary = asyncio.create_task(bench.link.summary_offer("x"))
         await bench.until(lambda: (ONE, "/peer/v1/snapshots/x") in bench.asked)
         bench.suspect("B")
         with pytest.raises(PeerTimeoutError, match="another address of the node does"):
-            await asyncio.wait_for(snapshot, 10)
+            await asyncio.wait_for(summary, 10)
 
     bench.run(act)
 

@@ -43,7 +43,7 @@ class Site:
 
     #: How far its clock is ahead of log time.
     ahead: int = 0
-    #: It began with a snapshot at this position.
+    #: It began with a summary at this position.
     joined: int = 0
     #: Words that it took and that are not ordered yet.
     waiting: tuple[Word, ...] = ()
@@ -81,13 +81,13 @@ class Design:
         fold = _Fold()
         for word in log:
             if fold.end == site.joined:
-                fold = self.snapshot(fold)
+                fold = self.summary(fold)
             fold.end += 1
             self.pass_time(fold, site)
             self.take(fold, word)
         return fold.known
 
-    def snapshot(self, fold: _Fold) -> _Fold:
+    def summary(self, fold: _Fold) -> _Fold:
         """Return what a node that joins is given."""
         return replace(fold)
 
@@ -246,18 +246,18 @@ class ToldAtOnce(Design):
         return found
 
 
-class SnapshotWithoutMarks(Design):
+class SummaryWithoutMarks(Design):
     """A node that joins is told what is undecided, and not who said YES."""
 
-    def snapshot(self, fold: _Fold) -> _Fold:
+    def summary(self, fold: _Fold) -> _Fold:
         """Forget the marks."""
         return replace(fold, said=())
 
 
-class SnapshotWithoutUndecided(Design):
+class SummaryWithoutUndecided(Design):
     """A node that joins is told what took effect, as before there were prepared ones."""
 
-    def snapshot(self, fold: _Fold) -> _Fold:
+    def summary(self, fold: _Fold) -> _Fold:
         """Forget the undecided one."""
         return replace(fold, held=None, said=())
 

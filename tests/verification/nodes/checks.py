@@ -244,12 +244,12 @@ class Checks:
             self.fail(wrong)
 
     def _reset(self, node: SimulatedNode, write: ResetJournal) -> None:
-        snapshot = write.snapshot
-        chain = _GENESIS if snapshot.last is None else snapshot.last.entry.chain_hash
-        self.happened("snapshot of a queue taken")
-        if self._hashes.get(snapshot.position) != chain:
-            self.fail(f"I1: {node.name} takes a snapshot at {snapshot.position} of another queue")
-        self._durable[node.name] = (snapshot.position, chain)
+        summary = write.summary
+        chain = _GENESIS if summary.last is None else summary.last.entry.chain_hash
+        self.happened("summary of a queue taken")
+        if self._hashes.get(summary.position) != chain:
+            self.fail(f"I1: {node.name} takes a summary at {summary.position} of another queue")
+        self._durable[node.name] = (summary.position, chain)
 
     def _viewed(self, view: View) -> None:
         known = self.views.get(view.epoch)

@@ -14,7 +14,7 @@ EXPECTED = (
     "doubtful commit found at a start", "quorum changed",
     "request lost after it was taken", "request repeated",
     "request taken though its sender gave up", "refused as replayed", "refused as stale",
-    "member evicted", "member admitted", "returned after a loss", "snapshot of a queue taken",
+    "member evicted", "member admitted", "returned after a loss", "summary of a queue taken",
     "places changed", "change of places refused", "change of places unknown",
     "staged file fetched", "staged file harmed", "run withdrawn",
     "run fetched", "tail sent", "payloads forgotten", "published",

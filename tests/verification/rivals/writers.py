@@ -245,7 +245,7 @@ class _Writer:
                 return False
             if status in (400, 404):
                 self._told.violations.append(f"{self._node.name} answers {status}: {answer}")
-            # A site that began with a snapshot knows no outcome: the versions tell it.
+            # A site that began with a summary knows no outcome: the versions tell it.
             found = [one.is_published for one in staged]
             if status == 200 and None not in found:
                 return all(found)

@@ -117,9 +117,9 @@ def _print_status(found: Mapping[str, Any], verdict: Judgement) -> None:
             say(f"{one.severity}: {one.sentence}")
     for waiting in found.get("waiting_for") or []:
         say(f"waits for {awaited_text(waiting)}")
-    if taking := found.get("taking_snapshot"):
+    if taking := found.get("fetching_summary"):
         share = f"{taking['bytes']:,} of {taking['of_bytes']:,} bytes"
-        say(f"fetching a snapshot from {taking['peer']}: {share}")
+        say(f"fetching a summary of the queue from {taking['peer']}: {share}")
     _print_undecided(found.get("undecided") or 0, found.get("prepared") or [])
     print_table("peers", _PEERS, found.get("peers") or [])
     print_table("replicas", _REPLICAS, replica_lines(found))

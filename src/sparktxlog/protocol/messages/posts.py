@@ -78,7 +78,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """One node's status, an atomic snapshot of its state (P3)."""
+    """One node's status: its state at one moment (P3)."""
 
     log_id: str
     epoch: int

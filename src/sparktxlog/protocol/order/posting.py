@@ -1,6 +1,6 @@
 """When to post and what: rounds, heartbeats and delta headers (protocol P3, P8).
 
-A post is a self-contained snapshot: its headers are those the *receiver reported* not to hold, so
+A post is self-contained: its headers are those the *receiver reported* not to hold, so
 a newer post can replace one that still waits.  A post that would carry too many headers is cut; it
 then makes a second promise that reaches only as far as its headers, so that it is of use at once.
 """

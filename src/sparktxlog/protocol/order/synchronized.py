@@ -249,7 +249,7 @@ class SynchronizedQueue:
 
 
 def _outcomes(entry: QueueEntry) -> list[tuple[int, int, str]]:
-    # A node that took over a snapshot may not know the first position of a repeated id.
+    # A node that took over a summary may not know the first position of a repeated id.
     found = [(0, rejection.index, rejection.code) for rejection in entry.rejections]
     for one in entry.verdicts:
         found.append((one.position, one.index, one.rejection.code if one.rejection else ""))

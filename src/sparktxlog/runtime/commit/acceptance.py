@@ -397,7 +397,7 @@ class Submits:
         """Return the receipt of a transaction whose row was pruned: outcome without reason.
 
         Args:
-            rejected: None = a snapshot brought its id, without its outcome.
+            rejected: None = a summary brought its id, without its outcome.
         """
         stored = self._journal.read_entry_at(position)
         if stored is not None:
@@ -540,7 +540,7 @@ class Submits:
     def _position_only(self, content: Content, position: int) -> Receipt | None:
         """Return the receipt of an ordered transaction whose outcome is not kept here.
 
-        A node that took over a snapshot knows only ids and positions of earlier transactions.
+        A node that took over a summary knows only ids and positions of earlier transactions.
 
         Raises:
             CommitStateUnknownError: It is a run: without its outcomes its receipt would say that
@@ -649,7 +649,7 @@ def _older_run(manifest: RunManifest, older: OlderIdsFound) -> Receipt | None:
     """Return the receipt of a run whose rows were pruned, None if these ids are not such a run.
 
     Raises:
-        CommitStateUnknownError: A snapshot brought them, without their outcomes (not definite).
+        CommitStateUnknownError: A summary brought them, without their outcomes (not definite).
     """
     position, _ = older.found.get(0, (0, False))
     if manifest.n == 1 or len(older.found) < manifest.n:

@@ -133,7 +133,7 @@ class FileRepair:
         return header.origin, [file for effect in staged for file in effect.files]
 
     async def fetch_prepared(self, payloads: Iterable[bytes]) -> None:
-        """Fetch the files of prepared transactions that a snapshot brings (P35).
+        """Fetch the files of prepared transactions that a summary brings (P35).
 
         What no node can supply is shown as damage; it is looked for again when it is needed.
         """
@@ -141,7 +141,7 @@ class FileRepair:
             try:
                 await self.repaired(read_manifest(payload).staged_files)
             except DiskFullError as error:
-                _log.warning("the disk is full: files of a snapshot wait", reason=str(error))
+                _log.warning("the disk is full: files of a summary wait", reason=str(error))
                 return
 
     # -- own runs without a stamp ------------------------------------------------------------------

@@ -527,7 +527,7 @@ class CommitCatalog:
     async def _told_by_version(
         self, uuid: str, proposed: ProposedCommit, first: Receipt
     ) -> ShownTable:
-        """Answer a repeat that is ordered, with an outcome that no snapshot says.
+        """Answer a repeat that is ordered, with an outcome that no summary says.
 
         A version is one commit for ever: the one that is placed says whether it is this one.
         """

@@ -53,7 +53,7 @@ _RETRY_S = 10.0
 #: more if that takes long: so many times what it took, and at most that.  What is noted is the
 #: newest version of each table.  A start reads again what was placed meanwhile.
 _SETTLE_S, _RESTS, _LONGEST_S = 0.5, 8, 5.0
-#: Seconds between two looks for what was ordered without a report of it, as by a snapshot.
+#: Seconds between two looks for what was ordered without a report of it, as by a summary.
 _LOOK_S = 1.0
 #: Most tables, and versions of each, that are placed in one go; how many tables that wait are a
 #: reason to begin while others are being placed; most that may be placed at once.
@@ -110,7 +110,7 @@ class CommitPlacer:
         self._failed: dict[str, TxLogError] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
         #: UUID → version up to which it must be placed to have all that was ordered before this
-        #: start, or came with a snapshot; None = not known yet.
+        #: start, or came with a summary; None = not known yet.
         self._owed: dict[str, int] | None = None
         #: UUID → the newest version that is placed, of all tables.
         self.versions: dict[str, int] = {}
@@ -178,7 +178,7 @@ class CommitPlacer:
     # -- following the log -------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Place what waits since before the start, or came with a snapshot; until cancelled."""
+        """Place what waits since before the start, or came with a summary; until cancelled."""
         after, ordered, master = 0, self._base.ordered, self._base.master
         placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
         gone = set[str]()

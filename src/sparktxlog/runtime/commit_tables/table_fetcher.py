@@ -1,6 +1,6 @@
 """Fetches versions of commit tables that this site lacks from peers, and puts them in place.
 
-A node that begins with a snapshot of the queue, or that yielded to another history, knows a table's
+A node that begins with a summary of the queue, or that yielded to another history, knows a table's
 newest version and lacks the earlier ones.  It asks one peer after the other what they consist of,
 and fetches what is not here.  The steps for a table, each repeatable after a kill:
 

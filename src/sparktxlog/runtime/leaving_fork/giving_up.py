@@ -2,7 +2,7 @@
 
 This happens in two cases: `peer quarantine` on a stopped node writes everything after the last
 common position (`node_quarantine`); a node whose history can no longer be compared writes what a
-snapshot would drop (`unverified_history`).  The name of each act follows from the runs, so a repeat
+summary would drop (`unverified_history`).  The name of each act follows from the runs, so a repeat
 after a kill writes nothing twice.
 """
 

@@ -1,9 +1,9 @@
-"""What a node keeps when it takes over a snapshot that cannot be compared with its history (P28).
+"""What a node keeps when it takes over a summary that cannot be compared with its history (P28).
 
 It lags so far that its queue and the peer's have no known position in common (`ancestry`).  Most
-likely its queue is the beginning of the peer's, so it goes on with the snapshot.  But no node can
-prove that, so it first writes to `log/quarantine` what the snapshot would drop: runs acquired from
-others, own transactions with numbers that the snapshot already has, and ordered but unpublished
+likely its queue is the beginning of the peer's, so it goes on with the summary.  But no node can
+prove that, so it first writes to `log/quarantine` what the summary would drop: runs acquired from
+others, own transactions with numbers that the summary already has, and ordered but unpublished
 runs.  Own runs with later numbers stay in the journal and are ordered later.  The published queue
 goes to the attic (`queue_table.set_aside`).
 
@@ -29,7 +29,7 @@ from sparktxlog.runtime.leaving_fork.giving_up import (
     waiting_runs,
 )
 from sparktxlog.storage.durability import storing
-from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, StoredEntry
+from sparktxlog.storage.interfaces import PutValue, QueueSummary, StoredEntry
 from sparktxlog.storage.log_tables.quarantine_table import GivenUp
 
 _NAME = "uncompared"
@@ -37,12 +37,12 @@ _NAME = "uncompared"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncompared:
-    """A history that could not be compared when a snapshot replaced it."""
+    """A history that could not be compared when a summary replaced it."""
 
-    #: End of the replaced queue, and of the snapshot's.
+    #: End of the replaced queue, and of the summary's.
     position: int
-    snapshot_position: int
-    #: Node that gave the snapshot.
+    summary_position: int
+    #: Node that gave the summary.
     peer: str
     #: Wall clock, microseconds since 1970 UTC.
     at: int
@@ -53,7 +53,7 @@ class Uncompared:
 
 
 def uncompared(values: Mapping[str, bytes]) -> Uncompared | None:
-    """Return the record of the last such snapshot, None if there was none."""
+    """Return the record of the last such summary, None if there was none."""
     value = values.get(_NAME)
     return None if value is None else msgspec.msgpack.decode(value, type=Uncompared)
 
@@ -64,15 +64,15 @@ def keep_uncompared(found: Uncompared) -> PutValue:
 
 
 def keep_dropped_runs(
-    base: Foundation, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int
+    base: Foundation, summary: QueueSummary, incarnation: int, peer: str, at: int
 ) -> Uncompared:
-    """Write to `log/quarantine` what a snapshot would drop of the journal as it was at the start.
+    """Write to `log/quarantine` what a summary would drop of the journal as it was at the start.
 
     Fsynced; blocks.  A repeat adds nothing.
 
     Args:
         incarnation: The incarnation with which this node goes on.
-        peer: The node that gave the snapshot.
+        peer: The node that gave the summary.
         at: Wall clock, microseconds since 1970 UTC.
 
     Raises:
@@ -80,7 +80,7 @@ def keep_dropped_runs(
         StorageError: Try again: nothing was dropped.
     """
     state = base.state
-    runs, quarantine_id = _dropped_runs(base, snapshot, incarnation), ""
+    runs, quarantine_id = _dropped_runs(base, summary, incarnation), ""
     if runs:
         quarantine_id = act_id(state, [run.stored for run in runs])
         export = Export(base.journal, base.payloads, base.config.data_dir, state.core.tables)
@@ -89,7 +89,7 @@ def keep_dropped_runs(
             Attic.of_node(base.config.data_dir).finish(export.entry)
     return Uncompared(
         position=state.core.base.position,
-        snapshot_position=snapshot.position,
+        summary_position=summary.position,
         peer=peer,
         at=at,
         quarantine_id=quarantine_id,
@@ -97,9 +97,9 @@ def keep_dropped_runs(
     )
 
 
-def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -> list[GivenUp]:
+def _dropped_runs(base: Foundation, summary: QueueSummary, incarnation: int) -> list[GivenUp]:
     core, own, view = base.state.core, base.config.node_id, base.master.view
-    watermark, end = snapshot.watermarks.get(own, 0), core.base.position
+    watermark, end = summary.watermarks.get(own, 0), core.base.position
     runs = [
         # The end of the queue that is not certainly in a table.
         *ordered_runs(base.journal, base.state.published, end),
@@ -111,22 +111,22 @@ def _dropped_runs(base: Foundation, snapshot: QueueSnapshot, incarnation: int) -
             lambda header: not _stays(header, own, incarnation, watermark),
         ),
     ]
-    known = _known_ids(snapshot, runs)
+    known = _known_ids(summary, runs)
     return given_up(runs, end, own, view, lambda stored: stored.ids[:16] in known)
 
 
 def _stays(header: RunHeader, own: str, incarnation: int, watermark: int) -> bool:
-    """Return whether a waiting run survives the snapshot (`ResetJournal`)."""
+    """Return whether a waiting run survives the summary (`ResetJournal`)."""
     if not header.seq:
         return True
     return (header.origin, header.incarnation) == (own, incarnation) and header.seq > watermark
 
 
-def _known_ids(snapshot: QueueSnapshot, runs: Sequence[StoredEntry]) -> set[bytes]:
-    """Return which of the runs' first ids are among the last positions of the snapshot."""
+def _known_ids(summary: QueueSummary, runs: Sequence[StoredEntry]) -> set[bytes]:
+    """Return which of the runs' first ids are among the last positions of the summary."""
     wanted = {stored.ids[:16] for stored in runs}
-    end = () if snapshot.last is None else ((0, snapshot.last.ids),)
-    pieces = chain(snapshot.recent_ids, end) if wanted else ()
+    end = () if summary.last is None else ((0, summary.last.ids),)
+    pieces = chain(summary.recent_ids, end) if wanted else ()
     return {
         found
         for _, ids in pieces

@@ -2,7 +2,7 @@
 
 Members need the runs that their queues lack.  A node with a place that is no member now comes back
 by fetching the queue, run by run, from its last position: containers are spared for it, up to a
-number of bytes.  If it needs older ones, it takes over a snapshot.  Expired runs are not spared: no
+number of bytes.  If it needs older ones, it takes over a summary.  Expired runs are not spared: no
 node can ask for them.
 """
 

@@ -281,7 +281,7 @@ class Publisher:
         if self._version < 0 and (extent.resets or self._joins):
             aside = set_aside(self._log_root, extent.resets)
             if aside is not None:
-                _log.warning("queue table from before the snapshot was moved", path=str(aside))
+                _log.warning("queue table from before the summary was moved", path=str(aside))
         queue = QueueTable(
             self._log_root, self._log_id, published_version=self._version, kept_after=kept_after
         )

@@ -1,11 +1,11 @@
-"""Checks that a node's queue is the beginning of a peer's, before a snapshot replaces it.
+"""Checks that a node's queue is the beginning of a peer's, before a summary replaces it.
 
-A node that is too far behind takes over a snapshot, and with it the peer's history (P21).  It must
+A node that is too far behind takes over a summary, and with it the peer's history (P21).  It must
 not do so if its own history is another one: what only it has would be lost silently (P28).
 
 Equal hashes at one position mean that everything before is equal (S1), and a peer prunes its queue
 from the beginning.  So it is enough to ask the peer for the run after the end of this queue.  If
-the peer does not have it any more, the snapshot may still refute: it has the hash at the end of the
+the peer does not have it any more, the summary may still refute: it has the hash at the end of the
 epoch before its view, the numbers of each origin, and the ids of its last positions.  Only the hash
 at this queue's end proves that both are equal.
 """
@@ -21,7 +21,7 @@ from sparktxlog.errors import ExpiredError, NotFoundError, TransportError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.messages.posts import Tail
 from sparktxlog.protocol.messages.recovery import RecoveredState
-from sparktxlog.storage.interfaces import QueueSnapshot
+from sparktxlog.storage.interfaces import QueueSummary
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.transport.peer_link import PeerLink
 
@@ -44,13 +44,13 @@ class Compared:
 
 
 async def compare_queues(
-    journal: Journal, core: RecoveredState, link: PeerLink, snapshot: QueueSnapshot
+    journal: Journal, core: RecoveredState, link: PeerLink, summary: QueueSummary
 ) -> Compared:
     """Compare a node's queue at its start with a peer's longer one.
 
     Args:
         core: Content of the journal at the start.
-        snapshot: The peer's.
+        summary: The peer's.
 
     Raises:
         TransportError: The peer does not answer: ask again.
@@ -59,10 +59,10 @@ async def compare_queues(
     base = core.base
     if not base.position:
         return Compared()
-    differs = await asyncio.to_thread(contradiction, journal, core, snapshot)
+    differs = await asyncio.to_thread(contradiction, journal, core, summary)
     if differs:
         return Compared(differs=differs)
-    if _known_hashes(snapshot).get(base.position) == base.chain_hash:
+    if _known_hashes(summary).get(base.position) == base.chain_hash:
         return Compared()
     try:
         tail = await link.get_run_after(base.position)
@@ -89,42 +89,42 @@ def _unlinked(core: RecoveredState, tail: Tail) -> str:
     return ""
 
 
-def contradiction(journal: Journal, core: RecoveredState, snapshot: QueueSnapshot) -> str:
-    """Return why a queue is not the beginning of a snapshot's, empty = no difference found."""
+def contradiction(journal: Journal, core: RecoveredState, summary: QueueSummary) -> str:
+    """Return why a queue is not the beginning of a summary's, empty = no difference found."""
     for origin, seq in sorted(core.watermarks.items()):
-        told = snapshot.watermarks.get(origin, 0)
+        told = summary.watermarks.get(origin, 0)
         if told < seq:
             return f"it has {told} transactions of {origin}, the queue here {seq}"
-    view, base = snapshot.view, core.base
+    view, base = summary.view, core.base
     if view is not None and view.end.position < base.position and core.base_key[0] < view.epoch:
         return f"it went on from {view.end.position} as epoch {view.epoch}"
-    for position, chain_hash in sorted(_known_hashes(snapshot).items()):
+    for position, chain_hash in sorted(_known_hashes(summary).items()):
         stored = journal.read_entry_at(position) if position <= base.position else None
         if stored is None:
             continue
         here = stored.entry
         if (here.end, here.chain_hash) != (position, chain_hash):
             return f"its hash at position {position} is {chain_hash.hex()[:12]}, not the one here"
-    return _other_ids(core, snapshot)
+    return _other_ids(core, summary)
 
 
-def _known_hashes(snapshot: QueueSnapshot) -> dict[int, bytes]:
+def _known_hashes(summary: QueueSummary) -> dict[int, bytes]:
     """Return position → chain hash: before the last run, and at the end of the epoch before."""
     found: dict[int, bytes] = {}
-    if snapshot.last is not None:
-        found[snapshot.last.entry.position - 1] = snapshot.last.entry.previous_hash
-    if snapshot.view is not None:
-        for known in (snapshot.view.base, snapshot.view.end):
+    if summary.last is not None:
+        found[summary.last.entry.position - 1] = summary.last.entry.previous_hash
+    if summary.view is not None:
+        for known in (summary.view.base, summary.view.end):
             found[known.position] = known.chain_hash
     found.pop(0, None)
     return found
 
 
-def _other_ids(core: RecoveredState, snapshot: QueueSnapshot) -> str:
+def _other_ids(core: RecoveredState, summary: QueueSummary) -> str:
     """Compare the transaction ids at positions that both have; empty = no difference."""
-    last = snapshot.last
+    last = summary.last
     end = () if last is None else ((last.entry.position, last.ids),)
-    theirs = chain(snapshot.recent_ids, end)
+    theirs = chain(summary.recent_ids, end)
     position = first_difference(core.recent_ids, theirs)
     if position is None:
         return ""

@@ -4,18 +4,18 @@ The first peer that a fresh node greets (a new node, or one that lost its disk) 
 which log id to join, under which incarnation.  The node
 
 1. keeps the order and starts again, as a member of nothing;
-2. takes over a snapshot of a peer's queue, with the files of what is prepared and undecided there
+2. takes over a summary of a peer's queue, with the files of what is prepared and undecided there
    (P35), and starts again from it;
 3. asks to be admitted.
 
-Each step is durable, so a crash between them costs nothing.  Until the snapshot is here the core
-does nothing: its state would not fit to the snapshot.
+Each step is durable, so a crash between them costs nothing.  Until the summary is here the core
+does nothing: its state would not fit to the summary.
 
 A node that was away so long that nobody has the data of the runs it lacks begins with step 2; its
-own runs that are not in the queue stay.  A snapshot replaces its queue only if that is the
+own runs that are not in the queue stay.  A summary replaces its queue only if that is the
 beginning of the peer's (`ancestry`).  If it is not, the node halts, as at any fork, and `peer
 quarantine` keeps what only it has (P28).  If no node can decide that any more, the node keeps what
-the snapshot drops, and its status says so (`unverified_history`).
+the summary drops, and its status says so (`unverified_history`).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from sparktxlog.runtime.leaving_fork.unverified_history import (
 )
 from sparktxlog.runtime.membership.ancestry import compare_queues
 from sparktxlog.runtime.membership.join_orders import JoinOrder, StartAgainError, keep_order
-from sparktxlog.runtime.membership.queue_snapshots import SnapshotTaker
+from sparktxlog.runtime.membership.queue_summaries import SummaryTaker
 from sparktxlog.runtime.membership.standings import renew_instance
-from sparktxlog.storage.interfaces import PutValue, QueueSnapshot, ResetJournal, Write
+from sparktxlog.storage.interfaces import PutValue, QueueSummary, ResetJournal, Write
 from sparktxlog.transport.peer_link import PeerLink
 
 _log = structlog.get_logger("sparktxlog.joining")
@@ -79,9 +79,9 @@ class Joining:
         self._base = base
         self._cycle = core.cycle
         self._executor = core.executor
-        #: The last snapshot whose history could not be compared with this node's, None = none.
+        #: The last summary whose history could not be compared with this node's, None = none.
         self.uncompared = uncompared(base.state.values)
-        self.taker = SnapshotTaker(base)
+        self.taker = SummaryTaker(base)
         self._own = base.core.incarnation
         self._node_id = base.config.node_id
         #: The order of an earlier start.
@@ -155,10 +155,10 @@ class Joining:
             )
 
     def shown(self) -> dict[str, Any]:
-        """Return the progress of a snapshot, and the history that was not compared, for status."""
+        """Return the progress of a summary, and the history that was not compared, for status."""
         progress, uncompared = self.taker.progress, self.uncompared
         return {
-            "taking_snapshot": None
+            "fetching_summary": None
             if progress is None
             else dict(zip(("peer", "bytes", "of_bytes"), progress, strict=True)),
             "uncompared": None if uncompared is None else asdict(uncompared),
@@ -217,7 +217,7 @@ class Joining:
         self._task = self._start("joining", keep)
 
     def note_missed(self, log_id: str, incarnation: int, run: bytes = b"") -> None:
-        """Note that nobody had what a joiner lacks; after some times start again for a snapshot.
+        """Note that nobody had what a joiner lacks; after some times start again for a summary.
 
         Args:
             run: Digest of the run that no member has; empty = a member does not have the requested
@@ -274,48 +274,46 @@ class Joining:
         if self._order is not None and not self.settled.is_set() and self._task is None:
             order = self._order
             self._task = self._start(
-                "taking over a snapshot", lambda: self._take_snapshot(link, order)
+                "taking over a queue summary", lambda: self._take_summary(link, order)
             )
 
-    async def _take_snapshot(self, link: PeerLink, order: JoinOrder) -> None:
+    async def _take_summary(self, link: PeerLink, order: JoinOrder) -> None:
         writes: list[Write] = []
         try:
-            snapshot = await self.taker.take(link)
-            if snapshot.position > self._position:
+            summary = await self.taker.take(link)
+            if summary.position > self._position:
                 compared = await compare_queues(
-                    self._base.journal, self._base.state.core, link, snapshot
+                    self._base.journal, self._base.state.core, link, summary
                 )
                 if compared.differs:
                     self._halt(link, compared.differs)
                     return
                 if not compared.certain:
-                    writes.append(await self._keep_uncompared(link, snapshot, order))
+                    writes.append(await self._keep_uncompared(link, summary, order))
         except (TransportError, UnauthorizedError, RemoteProtocolError, StorageError) as error:
-            _log.warning("no snapshot", peer=link.node_id, reason=str(error))
+            _log.warning("no queue summary", peer=link.node_id, reason=str(error))
             if isinstance(error, StorageError):  # of this disk: it needs time, not a greeting
                 await asyncio.sleep(_RETRY_S)
             self._task = None
             link.greet_again()
             return
-        if snapshot.position <= self._position:
+        if summary.position <= self._position:
             self.taker.drop()
-            _log.info("nothing to take over", peer=link.node_id, position=snapshot.position)
+            _log.info("nothing to take over", peer=link.node_id, position=summary.position)
             self._task = None
             self.settled.set()
             return
-        await self.fetch_files([item.payload for item in snapshot.prepared])
+        await self.fetch_files([item.payload for item in summary.prepared])
         await self._executor.write(
             [
-                ResetJournal(
-                    snapshot=snapshot, node_id=self._node_id, incarnation=order.incarnation
-                ),
+                ResetJournal(summary=summary, node_id=self._node_id, incarnation=order.incarnation),
                 keep_order(replace(order, behind=False)),
                 *writes,
             ]
         )
         self.taker.drop()
-        _log.warning("snapshot taken over", peer=link.node_id, position=snapshot.position)
-        self._base.fail(StartAgainError(f"begins at position {snapshot.position}"))
+        _log.warning("queue summary taken over", peer=link.node_id, position=summary.position)
+        self._base.fail(StartAgainError(f"begins at position {summary.position}"))
 
     def _halt(self, link: PeerLink, differs: str) -> None:
         """Halt before anything is replaced; the next start finds the same."""
@@ -326,16 +324,16 @@ class Joining:
         self._cycle.raise_alarm(Alarm(code="diverged", text=text, fatal=True))
 
     async def _keep_uncompared(
-        self, link: PeerLink, snapshot: QueueSnapshot, order: JoinOrder
+        self, link: PeerLink, summary: QueueSummary, order: JoinOrder
     ) -> PutValue:
         found = await asyncio.to_thread(
-            keep_dropped_runs, self._base, snapshot, order.incarnation, link.node_id, wall_us()
+            keep_dropped_runs, self._base, summary, order.incarnation, link.node_id, wall_us()
         )
         _log.error(
-            "this node's history could not be compared with the snapshot's",
+            "this node's history could not be compared with the summary's",
             peer=link.node_id,
             position=found.position,
-            snapshot=found.snapshot_position,
+            summary=found.summary_position,
             kept=found.kept,
             quarantine=found.quarantine_id,
         )

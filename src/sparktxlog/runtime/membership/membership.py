@@ -209,7 +209,7 @@ class Membership(GreetingNode):
         self.addresses.start()
 
     async def settled(self, most_s: float) -> None:
-        """Wait until the core may begin: no snapshot is needed, and each link tried a greeting.
+        """Wait until the core may begin: no summary is needed, and each link tried a greeting.
 
         So a node that has to join again learns of it before it speaks.  It waits for links that do
         not answer for `most_s` seconds at most.

@@ -145,13 +145,13 @@ class PeerRoutes(RouteHandlers):
         self._senders: dict[str, Callable[[StagedFile], Awaitable[Outgoing]]] = {
             "payloads": files.outgoing,
             "versions": giver.outgoing,
-            "snapshots": peering.snapshots.outgoing,
+            "summaries": peering.summaries.outgoing,
         }
         self.table_versions = giver.versions
         self.watch, self.pushes = peering.watch, peering.on_push
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
         self.queue_tail, self.run = peering.run_behind, peering.run_payload
-        self.snapshot_offer = peering.snapshots.offer
+        self.summary_offer = peering.summaries.offer
         self.replica_size = donor.size
 
     async def hello(self, sender: str, body: wire.Hello, request: Request) -> Response:

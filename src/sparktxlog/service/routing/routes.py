@@ -506,7 +506,12 @@ _PEERS = (
     _peer("POST /announcements", "announcements", "Staged files of a coming run", Announcement),
     _peer("POST /tails", "tails", "The end of a queue", Tail),
     _peer("POST /epochs", "epoch_message", "A message about the change of an epoch", bytes),
-    _peer("GET /snapshots/{name}", "snapshot_offer", "Its size", answer=wire.SnapshotOffer),
+    _peer(
+        "GET /summaries/{name}",
+        "summary_offer",
+        "Size of a queue summary",
+        answer=wire.SummaryOffer,
+    ),
     _peer("GET /queue/{position:number}", "queue_tail", "The queue after a position", answer=Tail),
     _peer(
         "GET /runs/{origin}/{incarnation:number}/{seq:number}", "run", "Payload of a run", **_RUN
@@ -516,7 +521,7 @@ _PEERS = (
     _peer(
         "GET /files/{where}/{path:path}",
         "file",
-        "A file of `payloads`, of `versions` (below UUID and version) or of `snapshots`",
+        "A file of `payloads`, of `versions` (below UUID and version) or of `summaries`",
         query=_STAGED,
         **_FILE,
     ),

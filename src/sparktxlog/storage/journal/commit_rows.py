@@ -1,6 +1,6 @@
 """Rows of commit tables: each at the queue's end, and at the end of what is published (P36).
 
-The newest row of each table counts.  An older one stays while a snapshot may need it, which is
+The newest row of each table counts.  An older one stays while a summary may need it, which is
 taken at the end of what is published.  Dropped tables stay for ever: their UUIDs are never free.
 """
 
@@ -21,10 +21,10 @@ _table_of = msgspec.msgpack.Decoder(CommitTable).decode
 def put_commit_tables(
     db: sqlite3.Connection, tables: Iterable[CommitTable], published: int
 ) -> None:
-    """Keep commit tables as runs left them; remove older rows that no snapshot needs any more.
+    """Keep commit tables as runs left them; remove older rows that no summary needs any more.
 
     Args:
-        published: Where a snapshot would be taken.
+        published: Where a summary would be taken.
     """
     rows = [(table.uuid, table.changed, encode(table)) for table in tables]
     if not rows:

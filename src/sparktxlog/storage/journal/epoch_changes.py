@@ -1,9 +1,9 @@
-"""Writes of epoch changes to the journal: votes, views, new stamps, snapshots (P14–P21).
+"""Writes of epoch changes to the journal: votes, views, new stamps, summaries (P14–P21).
 
     PutBallot    before a PROMISE or ACCEPTED leaves
     PutView      ends an epoch: runs of others that are not in the queue are removed
     PutRestamp   an own run that was not in the final queue gets a stamp of the new epoch
-    ResetJournal   the queue of a node that lags too far is replaced by a snapshot
+    ResetJournal   the queue of a node that lags too far is replaced by a summary
 
 The functions change tables only; the journal changes its memory itself, after the transaction was
 committed.
@@ -27,7 +27,7 @@ from sparktxlog.storage.interfaces import (
     PutBallot,
     PutRestamp,
     PutView,
-    QueueSnapshot,
+    QueueSummary,
     ResetJournal,
 )
 from sparktxlog.storage.journal.commit_rows import put_commit_tables
@@ -47,7 +47,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
 )
 from sparktxlog.storage.journal.waiting_ids import run_key
 
-#: What a snapshot replaces, in addition to what is prepared.
+#: What a summary replaces, in addition to what is prepared.
 _REPLACED = (
     "queue", "segments", "definitions", "watermarks", "recent_ids", "table_writes", "commit_tables",
 )  # fmt: skip
@@ -119,23 +119,23 @@ def _drop_incoming(
     return [(header_of(row), row[9]) for row in gone]
 
 
-# -- snapshots -------------------------------------------------------------------------------------
+# -- summaries -------------------------------------------------------------------------------------
 
 
 def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]]:
-    """Replace the queue by a snapshot; return the new ends, and the removed incoming runs.
+    """Replace the queue by a summary; return the new ends, and the removed incoming runs.
 
     Raises:
-        InvariantViolation: The snapshot contradicts itself, or lacks own transactions that this
+        InvariantViolation: The summary contradicts itself, or lacks own transactions that this
             node had in its queue: their numbers must never be given again.
     """
-    snapshot = write.snapshot
+    summary = write.summary
     meta = read_meta(db, "incarnation", "view", "resets")
     before = meta.get("incarnation", 1)
     incarnation = before if write.incarnation is None else write.incarnation
     held = db.execute("SELECT seq FROM watermarks WHERE origin = ?", (write.node_id,)).fetchone()
-    watermark = snapshot.watermarks.get(write.node_id, 0)
-    _check_snapshot(snapshot)
+    watermark = summary.watermarks.get(write.node_id, 0)
+    _check_summary(summary)
     _check_own(write, before, 0 if held is None else held[0])
     gone = _drop_incoming(
         db,
@@ -148,38 +148,38 @@ def reset(db: sqlite3.Connection, write: ResetJournal) -> tuple[Ends, list[_Run]
     )
     for table in _REPLACED:
         db.execute(f"DELETE FROM {table}")
-    ends = _put_snapshot(db, snapshot)
-    if (view := newer_view(meta.get("view"), snapshot.view)) is not None:
+    ends = _put_summary(db, summary)
+    if (view := newer_view(meta.get("view"), summary.view)) is not None:
         put_meta(db, view=encode(view))
     put_meta(db, incarnation=incarnation, resets=meta.get("resets", 0) + 1)
     return ends, gone
 
 
-def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
-    position = snapshot.position
+def _put_summary(db: sqlite3.Connection, summary: QueueSummary) -> Ends:
+    position = summary.position
     ends = Ends(position=position, published=position, forgotten=position)
-    if snapshot.last is not None:
-        entry = snapshot.last.entry
+    if summary.last is not None:
+        entry = summary.last.entry
         before = entry.position - 1
         ends = replace(ends, chain_hash=entry.chain_hash, pruned=before, untold=before)
-        digests = _digests_at(snapshot, entry.position, entry.header.n)
-        insert_entry(db, entry, snapshot.last.ordered_at, snapshot.last.ids, digests)
-    db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(snapshot.watermarks.items()))
+        digests = _digests_at(summary, entry.position, entry.header.n)
+        insert_entry(db, entry, summary.last.ordered_at, summary.last.ids, digests)
+    db.executemany("INSERT INTO watermarks VALUES(?, ?)", sorted(summary.watermarks.items()))
     db.executemany(
         "INSERT INTO definitions VALUES(?, ?, ?)",
-        [(at, table.name, encode(table)) for at, table in snapshot.tables],
+        [(at, table.name, encode(table)) for at, table in summary.tables],
     )
     db.executemany(
         "INSERT INTO recent_ids(last, first, ids, content_digests) VALUES(?, ?, ?, ?)",
         (
-            (first + len(ids) // 16 - 1, first, ids, _digests_at(snapshot, first, len(ids) // 16))
-            for first, ids in snapshot.recent_ids
+            (first + len(ids) // 16 - 1, first, ids, _digests_at(summary, first, len(ids) // 16))
+            for first, ids in summary.recent_ids
         ),
     )
-    put_writes(db, list(snapshot.writes.items()), position)
-    put_kept(db, snapshot.prepared, position)
-    put_commit_tables(db, snapshot.commit_tables, position)
-    put_taken_over(db, snapshot.commit_tables)
+    put_writes(db, list(summary.writes.items()), position)
+    put_kept(db, summary.prepared, position)
+    put_commit_tables(db, summary.commit_tables, position)
+    put_taken_over(db, summary.commit_tables)
     put_meta(
         db,
         published=position,
@@ -194,43 +194,43 @@ def _put_snapshot(db: sqlite3.Connection, snapshot: QueueSnapshot) -> Ends:
     return ends
 
 
-def _digests_at(snapshot: QueueSnapshot, first: int, n: int) -> bytes | None:
-    """Return the digests that a snapshot brings of some positions, None if it brings none."""
-    told = snapshot.content_digests
+def _digests_at(summary: QueueSummary, first: int, n: int) -> bytes | None:
+    """Return the digests that a summary brings of some positions, None if it brings none."""
+    told = summary.content_digests
     found = bytearray(DIGEST_BYTES * n)
-    put_digests(found, first, snapshot.position - len(told) // DIGEST_BYTES + 1, told)
+    put_digests(found, first, summary.position - len(told) // DIGEST_BYTES + 1, told)
     return bytes(found) if any(found) else None
 
 
-def _check_snapshot(snapshot: QueueSnapshot) -> None:
-    """Check that a snapshot is consistent: otherwise a node could not start from it.
+def _check_summary(summary: QueueSummary) -> None:
+    """Check that a summary is consistent: otherwise a node could not start from it.
 
     Raises:
         InvariantViolation: It is not.
     """
-    last = snapshot.last
+    last = summary.last
     if last is None:
-        known = (snapshot.watermarks, snapshot.tables, snapshot.recent_ids, snapshot.writes)
-        whole = not any((*known, snapshot.prepared, snapshot.commit_tables))
+        known = (summary.watermarks, summary.tables, summary.recent_ids, summary.writes)
+        whole = not any((*known, summary.prepared, summary.commit_tables))
         wanted = 0
     else:
         header = last.entry.header
         whole = (
             len(last.ids) == 16 * header.n
-            and snapshot.watermarks.get(header.origin) == header.last
-            and sum(snapshot.watermarks.values()) == snapshot.position
-            and all(1 <= at <= snapshot.position for at, _ in snapshot.tables)
-            and all(_fits(writes, snapshot.position) for writes in snapshot.writes.values())
-            and all(_is_whole(item, snapshot.position) for item in snapshot.prepared)
-            and all(1 <= one.position <= snapshot.position for one in snapshot.commit_tables)
-            and all(one.renamed <= snapshot.position for one in snapshot.commit_tables)
-            and _are_distinct(snapshot.commit_tables)
+            and summary.watermarks.get(header.origin) == header.last
+            and sum(summary.watermarks.values()) == summary.position
+            and all(1 <= at <= summary.position for at, _ in summary.tables)
+            and all(_fits(writes, summary.position) for writes in summary.writes.values())
+            and all(_is_whole(item, summary.position) for item in summary.prepared)
+            and all(1 <= one.position <= summary.position for one in summary.commit_tables)
+            and all(one.renamed <= summary.position for one in summary.commit_tables)
+            and _are_distinct(summary.commit_tables)
         )
         wanted = last.entry.position - 1
-    if not whole or not _follow(snapshot.recent_ids, wanted):
+    if not whole or not _follow(summary.recent_ids, wanted):
         raise InvariantViolation(
-            f"the snapshot at position {snapshot.position} contradicts itself",
-            position=snapshot.position,
+            f"the summary at position {summary.position} contradicts itself",
+            position=summary.position,
         )
 
 
@@ -270,20 +270,20 @@ def _check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
         watermark: The former last own sequence number in the queue.
 
     Raises:
-        InvariantViolation: The snapshot lacks own transactions that this node ordered.
+        InvariantViolation: The summary lacks own transactions that this node ordered.
     """
     wanted = incarnation if write.incarnation is None else write.incarnation
-    told = write.snapshot.watermarks.get(write.node_id, 0)
+    told = write.summary.watermarks.get(write.node_id, 0)
     if wanted < incarnation or (wanted == incarnation and told < watermark):
         raise InvariantViolation(
-            f"the snapshot holds own transactions up to {told}, the queue here up to {watermark}",
+            f"the summary holds own transactions up to {told}, the queue here up to {watermark}",
             hint="Let the node return with a higher incarnation.",
             incarnation=incarnation,
         )
 
 
 def newer_view(held: View | None, told: View | None) -> View | None:
-    """Return the view after a reset: the snapshot's, unless it is older."""
+    """Return the view after a reset: the summary's, unless it is older."""
     if told is None or held is None:
         return told or held
     same = held.log_id == told.log_id or held.continues(told.log_id, told.epoch)

@@ -8,7 +8,7 @@ handlers never wait for the writer (WAL).
     incoming ──AppendQueue──► queue ──MarkPublished──► segments
     payloads stay until ForgetPayloads, queue rows for the id window (see `row_pruning`);
     segments until ExpireLog, DropExpired (see `log_expiry`)
-    views, votes, new stamps, snapshots: see `epoch_changes`
+    views, votes, new stamps, summaries: see `epoch_changes`
 """
 
 from __future__ import annotations

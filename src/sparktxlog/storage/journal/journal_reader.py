@@ -30,7 +30,7 @@ from sparktxlog.storage.interfaces import (
     LogExtent,
     OlderIdsFound,
     OrderedCommit,
-    QueueSnapshot,
+    QueueSummary,
     Segment,
     SegmentCut,
     StoredEntry,
@@ -65,7 +65,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
     translate,
 )
 
-#: Number of ids in a piece of a snapshot.
+#: Number of ids in a piece of a summary.
 _PIECE_IDS = 1 << 16
 #: Containers of runs that may name staged files and are not published.
 _WAITING = (
@@ -107,7 +107,7 @@ class JournalReader:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a reading connection, with one snapshot for all its reads."""
+        """Give a reading connection; all its reads see one state."""
         if self._closed:
             raise StorageError(f"{self._path} is closed")
         try:
@@ -498,19 +498,19 @@ class JournalReader:
         with self._reading() as db:
             return [payload for statement in _WAITING for (payload,) in db.execute(statement)]
 
-    def read_snapshot(self) -> QueueSnapshot:
+    def read_summary(self) -> QueueSummary:
         """Return the queue at the end of its published part.
 
         Raises:
             ExpiredError: The row of the run that ends there is gone (definite).
         """
         with self._reading() as db:
-            snapshot = _read_snapshot(db, self._id_window)
-        window = snapshot.recent_ids
+            summary = _read_summary(db, self._id_window)
+        window = summary.recent_ids
         if not window:
-            return snapshot
+            return summary
         older = self._id_files.before(window[0][0], _PIECE_IDS)
-        return replace(snapshot, recent_ids=IdPieces(lambda: chain(older(), window)))
+        return replace(summary, recent_ids=IdPieces(lambda: chain(older(), window)))
 
 
 def _end_of_queue(db: sqlite3.Connection) -> tuple[MergeBase, tuple[int, int, str, int]]:
@@ -559,12 +559,12 @@ def _read_segments(db: sqlite3.Connection, after: int, limit: int) -> list[Segme
     return [segment_of(body) for (body,) in rows]
 
 
-def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
+def _read_summary(db: sqlite3.Connection, id_window: int) -> QueueSummary:
     meta = read_meta(db, "view", "published")
     view = meta.get("view")
     position = meta.get("published", 0)
     if not position:
-        return QueueSnapshot(view=view)
+        return QueueSummary(view=view)
     last = read_last_entry(db, position)
     if last is None or last.entry.end != position:
         raise ExpiredError(f"the run that ends at {position} is gone", kept_after=position)
@@ -577,7 +577,7 @@ def _read_snapshot(db: sqlite3.Connection, id_window: int) -> QueueSnapshot:
         "SELECT position, definition FROM definitions WHERE position <= ? ORDER BY position, name",
         (position,),
     )
-    return QueueSnapshot(
+    return QueueSummary(
         last=last,
         watermarks=dict(watermarks.fetchall()),
         tables=tuple((at, definition_of(body)) for at, body in tables),

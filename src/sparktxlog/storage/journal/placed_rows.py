@@ -64,7 +64,7 @@ def _files_at(
 
 
 def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:
-    """Keep the newest versions that a snapshot names; their files never were here.
+    """Keep the newest versions that a summary names; their files never were here.
 
     What this site itself has of the same history stays.
     """
@@ -77,7 +77,7 @@ def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> Non
 
 
 def _contradicts(db: sqlite3.Connection, table: CommitTable) -> bool:
-    """Return whether this site has another history of a table than a snapshot says."""
+    """Return whether this site has another history of a table than a summary says."""
     later = any(
         db.execute(f"SELECT 1 FROM {name} WHERE uuid = ? AND version > ?", key).fetchone()
         for name in ("ordered_commits", "placed_commits")

@@ -72,7 +72,7 @@ def put_verdicts(
 
 
 def forget_decided(db: sqlite3.Connection, published: int) -> None:
-    """Remove what no snapshot at the published end, or later, needs."""
+    """Remove what no summary at the published end, or later, needs."""
     db.execute(
         "DELETE FROM undecided WHERE position < (SELECT max(u.position) FROM undecided u"
         " WHERE u.id = undecided.id AND u.position <= ?)",
@@ -129,7 +129,7 @@ def with_verdicts(db: sqlite3.Connection, entries: Sequence[StoredEntry]) -> lis
 
 
 def read_kept(db: sqlite3.Connection, position: int) -> tuple[KeptPrepared, ...]:
-    """Return what a snapshot at a run end says of prepared transactions."""
+    """Return what a summary at a run end says of prepared transactions."""
     kept = []
     for one in read_undecided(db, position):
         payload = read_container(db, one.transaction_id)
@@ -139,7 +139,7 @@ def read_kept(db: sqlite3.Connection, position: int) -> tuple[KeptPrepared, ...]
 
 
 def put_kept(db: sqlite3.Connection, kept: Iterable[KeptPrepared], position: int) -> None:
-    """Replace all of it by what a snapshot says at its position."""
+    """Replace all of it by what a summary says at its position."""
     for table in ("undecided", "prepared", "verdicts"):
         db.execute(f"DELETE FROM {table}")
     for item in kept:

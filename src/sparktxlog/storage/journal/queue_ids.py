@@ -1,4 +1,4 @@
-"""Ids of the last positions: of a snapshot, and of the rows of the queue after it."""
+"""Ids of the last positions: of a summary, and of the rows of the queue after it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_recent_ids(
     pieces: list[tuple[int, bytes]] = []
     start = size = 0
     parts: list[bytes] = []
-    for position, ids in chain(_snapshot_ids(db, after, before), _queue_ids(db, after, before)):
+    for position, ids in chain(_summary_ids(db, after, before), _queue_ids(db, after, before)):
         if size + len(ids) > 16 * _PIECE_IDS and parts:
             pieces.append((start, b"".join(parts)))
             parts, size = [], 0
@@ -67,12 +67,12 @@ def read_repeats(db: sqlite3.Connection, after: int) -> list[tuple[int, int]]:
 def read_unfiled(db: sqlite3.Connection, after: int, most: int) -> UnfiledIds | None:
     """Return the ids of the next `most` positions after `after`, or more; None if fewer are there.
 
-    A snapshot's ids have neither time nor outcome.  They get the time of the first row after them;
+    A summary's ids have neither time nor outcome.  They get the time of the first row after them;
     the journal keeps the fact that nobody knows their outcomes (`Ends.untold`).
     """
     newest = db.execute("SELECT ts FROM queue ORDER BY position LIMIT 1").fetchone()
     rows = chain(
-        ((first, ids, newest[0], None) for first, ids in _snapshot_ids(db, after, None)),
+        ((first, ids, newest[0], None) for first, ids in _summary_ids(db, after, None)),
         db.execute(
             "SELECT position, ids, ts, rejections FROM queue WHERE position > ? ORDER BY position",
             (after,),
@@ -124,10 +124,8 @@ def put_digests(found: bytearray, first: int, start: int, digests: bytes) -> Non
         found[size * (low - first) : size * (high - first)] = told
 
 
-def _snapshot_ids(
-    db: sqlite3.Connection, after: int, before: int | None
-) -> list[tuple[int, bytes]]:
-    """Return the ids before the first queue row, as a snapshot brought them."""
+def _summary_ids(db: sqlite3.Connection, after: int, before: int | None) -> list[tuple[int, bytes]]:
+    """Return the ids before the first queue row, as a summary brought them."""
     return db.execute(
         "SELECT first, ids FROM recent_ids WHERE last > ?1 AND (?2 IS NULL OR first < ?2)"
         " ORDER BY last",

@@ -2,7 +2,7 @@
 
 Containers of the queue stay until all members have them.  For lagging nodes that are not members
 they stay longer, up to a bound of bytes (P21): such a node then fetches them run by run; beyond the
-bound it needs a snapshot.
+bound it needs a summary.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Ends:
     forgotten: int = 0
     #: Queue rows up to here are removed.
     pruned: int = 0
-    #: Ids up to here came with a snapshot, which does not say what became of them.
+    #: Ids up to here came with a summary, which does not say what became of them.
     untold: int = 0
     #: Bytes of the containers after `forgotten`, `RUN_BYTES` included.
     held_bytes: int = 0
@@ -62,7 +62,7 @@ def forget(
         filed: Last position whose id is in an id file.
     """
     ends = _forget_payloads(db, write, ends)
-    # The last published row always stays: a snapshot ends there, with its whole id window.
+    # The last published row always stays: a summary ends there, with its whole id window.
     horizon = min(ends.forgotten, ends.published - max(id_window, 1), filed)
     pruned = db.execute(
         "SELECT max(last) FROM (SELECT position + n - 1 AS last FROM queue"

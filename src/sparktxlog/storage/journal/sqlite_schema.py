@@ -383,11 +383,11 @@ def read_last_entry(db: sqlite3.Connection, position: int = (1 << 63) - 1) -> St
 def put_writes(
     db: sqlite3.Connection, writes: Sequence[tuple[str, TableWrites]], published: int
 ) -> None:
-    """Keep what was written to tables; remove older rows that no snapshot needs any more.
+    """Keep what was written to tables; remove older rows that no summary needs any more.
 
     Args:
         writes: Table and what was written to it.
-        published: Where a snapshot would be taken.
+        published: Where a summary would be taken.
     """
     db.executemany(
         "INSERT OR REPLACE INTO table_writes(name, position, version) VALUES(?, ?, ?)",

@@ -23,15 +23,15 @@ QUEUE_NAME = "synchronized_queue"
 
 
 def set_aside(log_root: Path, resets: int) -> Path | None:
-    """Move the table from before a snapshot to the attic, so that a new one begins after it.
+    """Move the table from before a summary to the attic, so that a new one begins after it.
 
     The old table may be a prefix of the queue or another history: its transaction version would be
-    taken for ours, and rows after the snapshot would be skipped.  Done once for each reset, so a
+    taken for ours, and rows after the summary would be skipped.  Done once for each reset, so a
     repeated call, also after a crash, does not touch the new table.
 
     Args:
         log_root: Directory of the log tables.
-        resets: How often the journal's queue was replaced by a snapshot.
+        resets: How often the journal's queue was replaced by a summary.
 
     Returns:
         Its new path; None if there was nothing to move.
@@ -44,7 +44,7 @@ def set_aside(log_root: Path, resets: int) -> Path | None:
     if done is not None or not any(table.glob("*.parquet")):
         return None
     with storing(table):
-        why = "a snapshot replaced the queue"
+        why = "a summary of a peer's queue replaced it"
         return attic.put(table, kind=Kind.QUEUE, mark=str(resets), why=why).path
 
 

@@ -97,7 +97,7 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
 
 @pytest.mark.parametrize("rejected", [True, False, None])
 def test_an_old_transaction_has_the_outcome_that_is_kept(rejected: bool | None) -> None:
-    """A node that began with a snapshot does not take what was rejected for committed."""
+    """A node that began with a summary does not take what was rejected for committed."""
 
     async def main() -> None:
         async def run_blocking(work: Any, *arguments: Any) -> Any:

@@ -94,7 +94,7 @@ def test_what_is_pruned_here_is_said(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_at_all_is_given_up_by_who_asks_for_it(
     node: Node, other: OtherNode
 ) -> None:
-    """A keeps nothing that B has: B would come back by a snapshot in any case."""
+    """A keeps nothing that B has: B would come back by a summary in any case."""
     other.kept_after = 8
     done = quarantine_node(node.config, other)
     assert (done.common, done.exact, done.ordered) == (0, False, 6)

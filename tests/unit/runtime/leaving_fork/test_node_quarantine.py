@@ -114,7 +114,7 @@ def test_the_node_starts_as_one_that_joins(node: Node, other: OtherNode) -> None
     node.publish()
     (node.data_dir / "earlier").mkdir()
     attic = Attic.of_node(node.data_dir)
-    attic.put(node.data_dir / "earlier", kind=Kind.QUEUE, mark="1", why="a snapshot")
+    attic.put(node.data_dir / "earlier", kind=Kind.QUEUE, mark="1", why="a summary")
     done = quarantine_node(node.config, other)
     fresh = Journal(node.data_dir)
     state = fresh.load(1_000)

@@ -1,4 +1,4 @@
-"""What a node keeps of a history that nobody can compare, before a snapshot replaces it."""
+"""What a node keeps of a history that nobody can compare, before a summary replaces it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparktxlog.runtime.leaving_fork.unverified_history import (
 from sparktxlog.storage.interfaces import (
     PutAnnouncement,
     PutRun,
-    QueueSnapshot,
+    QueueSummary,
     ResetJournal,
     StoredEntry,
 )
@@ -38,18 +38,18 @@ def node(tmp_path: Path) -> Node:
     return found
 
 
-def snapshot_at(position: int, watermark: int, last: PutRun) -> QueueSnapshot:
-    """A snapshot of A, with so many transactions of B."""
+def summary_at(position: int, watermark: int, last: PutRun) -> QueueSummary:
+    """A summary of A, with so many transactions of B."""
     entry = QueueEntry(
         position=position, header=last.header, previous_hash=b"p" * 32, chain_hash=b"c" * 32
     )
-    return QueueSnapshot(
+    return QueueSummary(
         last=StoredEntry(entry=entry, ids=last.payload[-16:], ordered_at=1),
         watermarks={"B": watermark, "A": position - watermark},
     )
 
 
-def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
+def keep(node: Node, summary: QueueSummary) -> Uncompared:
     journal = Journal(node.data_dir, id_window=node.config.id_window)
     try:
         state = journal.load(node.config.id_window)
@@ -60,12 +60,12 @@ def keep(node: Node, snapshot: QueueSnapshot) -> Uncompared:
             state=state,
             master=SimpleNamespace(view=VIEW),
         )
-        return keep_dropped_runs(base, snapshot, state.incarnation, "A", 17)
+        return keep_dropped_runs(base, summary, state.incarnation, "A", 17)
     finally:
         journal.close()
 
 
-def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> None:
+def test_what_the_summary_drops_is_kept_and_what_stays_is_not(node: Node) -> None:
     announced = append_run(1_000)
     node.order([append_run(4)])
     node.write(
@@ -74,12 +74,12 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
         append_run(9, 2, origin="C", ts=90),
         PutAnnouncement(ticket=1, digest=announced.header.digest, payload=announced.payload),
     )
-    snapshot = snapshot_at(100, 5, append_run(95, origin="A"))
-    found = keep(node, snapshot)
-    assert (found.position, found.snapshot_position, found.peer, found.at) == (7, 100, "A", 17)
+    summary = summary_at(100, 5, append_run(95, origin="A"))
+    found = keep(node, summary)
+    assert (found.position, found.summary_position, found.peer, found.at) == (7, 100, "A", 17)
     rows = node.kept()
     assert {row["quarantine_id"] for row in rows} == {found.quarantine_id}
-    # Not published, of a number that the snapshot has, and another origin's.
+    # Not published, of a number that the summary has, and another origin's.
     assert [(row["why"], row["origin"], row["sequence"]) for row in rows] == [
         ("ordered", "B", 4),
         ("accepted", "B", 5),
@@ -90,11 +90,11 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
     assert [rows_of(row) for row in rows] == [[4], [5], [9], [10]]
     assert [row["remark"] for row in rows] == [None] * 4
     assert found.kept == 4
-    # A kill before the snapshot is in force: the same is kept once.
-    assert keep(node, snapshot) == found
+    # A kill before the summary is in force: the same is kept once.
+    assert keep(node, summary) == found
     assert len(node.kept()) == 4
 
-    node.write(ResetJournal(snapshot=snapshot, node_id=NodeId("B")), keep_uncompared(found))
+    node.write(ResetJournal(summary=summary, node_id=NodeId("B")), keep_uncompared(found))
     journal = Journal(node.data_dir, id_window=node.config.id_window)
     state = journal.load(node.config.id_window)
     journal.close()
@@ -104,20 +104,18 @@ def test_what_the_snapshot_drops_is_kept_and_what_stays_is_not(node: Node) -> No
 
 
 def test_a_published_queue_alone_leaves_nothing_to_keep(node: Node) -> None:
-    found = keep(node, snapshot_at(100, 5, append_run(95, origin="A")))
+    found = keep(node, summary_at(100, 5, append_run(95, origin="A")))
     assert (found.position, found.quarantine_id, found.kept) == (6, "", 0)
     assert not (node.data_dir / "log" / "quarantine").exists()
     assert uncompared({}) is None
 
 
-def test_what_the_snapshot_is_known_to_have_survives(node: Node) -> None:
+def test_what_the_summary_is_known_to_have_survives(node: Node) -> None:
     run = append_run(7, origin="A", ts=70)
     node.write(run)
-    snapshot = snapshot_at(100, 3, run)
+    summary = summary_at(100, 3, run)
     ids = waiting_ids(node)[0]
-    known = QueueSnapshot(
-        last=snapshot.last, watermarks=snapshot.watermarks, recent_ids=((40, ids),)
-    )
+    known = QueueSummary(last=summary.last, watermarks=summary.watermarks, recent_ids=((40, ids),))
     keep(node, known)
     assert [(row["why"], row["survives"]) for row in node.kept()] == [("acquired", True)]
 

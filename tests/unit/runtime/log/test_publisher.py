@@ -1,4 +1,4 @@
-"""The publisher behind a snapshot: a new queue table, and never rows of the old one (P21).
+"""The publisher behind a summary: a new queue table, and never rows of the old one (P21).
 
 And the epochs that it appends: each once, whenever the process was killed.
 """
@@ -92,9 +92,9 @@ class Site:
         return Publisher(base, node, history, idle)
 
     def reset(self, giver: Journal, incarnation: int | None = None) -> None:
-        """Take over a peer's snapshot and start anew."""
-        snapshot = giver.read_snapshot()
-        self.journal.write([ResetJournal(snapshot=snapshot, node_id=HERE, incarnation=incarnation)])
+        """Take over a peer's summary and start anew."""
+        summary = giver.read_summary()
+        self.journal.write([ResetJournal(summary=summary, node_id=HERE, incarnation=incarnation)])
         self.journal.close()
         self.journal = Journal(self.directory)
 
@@ -162,7 +162,7 @@ def test_what_nobody_foresaw_is_shown_and_tried_again(
 
 
 @pytest.mark.parametrize("held", [0, 2])
-def test_a_node_that_was_far_behind_goes_on_at_the_snapshot(
+def test_a_node_that_was_far_behind_goes_on_at_the_summary(
     tmp_path: Path, giver: Site, held: int
 ) -> None:
     site = Site(tmp_path / "site")
@@ -193,7 +193,7 @@ def test_a_longer_table_of_another_history_is_not_taken_for_ours(
     site.order(RUNS[6:], ENTRIES[6:])
     site.publish()
     assert site.positions() == list(range(13, 21))
-    # Its table is lost later: what the snapshot cut off does not come back, the rest does.
+    # Its table is lost later: what the summary cut off does not come back, the rest does.
     state = site.journal.load(10)
     assert (state.published, state.kept_after) == (20, 12)
     (site.log / "synchronized_queue").rename(tmp_path / "lost")

@@ -16,7 +16,7 @@ from sparktxlog.protocol.messages.posts import MergeBase, QueueEntry, Tail
 from sparktxlog.protocol.messages.recovery import RecoveredState
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.membership.ancestry import Compared, compare_queues, first_difference
-from sparktxlog.storage.interfaces import AppendQueue, PutRun, QueueSnapshot, StoredEntry
+from sparktxlog.storage.interfaces import AppendQueue, PutRun, QueueSummary, StoredEntry
 
 #: Six positions that both have.
 COMMON = [run_of(seq=1, n=2), run_of(seq=3), run_of(origin="b", seq=1, n=3)]
@@ -56,13 +56,13 @@ class Peer:
             entries=tuple(found),
         )
 
-    def snapshot(self, *, ids: bool = True, view: View | None = None) -> QueueSnapshot:
+    def summary(self, *, ids: bool = True, view: View | None = None) -> QueueSummary:
         last = self.entries[-1]
         watermarks: dict[str, int] = {}
         for entry in self.entries:
             watermarks[entry.header.origin] = entry.header.last
         before = b"".join(ids_in(run) for run in self.runs[:-1])
-        return QueueSnapshot(
+        return QueueSummary(
             last=StoredEntry(entry=last, ids=ids_in(self.runs[-1]), ordered_at=1),
             watermarks=watermarks,
             recent_ids=((1, before),) if ids else (),
@@ -75,7 +75,7 @@ def compare(
 ) -> Compared:
     journal, core = recovered(runs, pruned=pruned)
     link: Any = peer
-    return asyncio.run(compare_queues(journal, core, link, peer.snapshot(**options)))
+    return asyncio.run(compare_queues(journal, core, link, peer.summary(**options)))
 
 
 def view_behind(entry: QueueEntry, **changed: Any) -> View:

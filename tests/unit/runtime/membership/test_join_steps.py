@@ -27,7 +27,7 @@ from sparktxlog.runtime.membership.join_steps import Joining, QuietMoment
 from sparktxlog.storage.interfaces import (
     KeptPrepared,
     PutValue,
-    QueueSnapshot,
+    QueueSummary,
     ResetJournal,
     StoredEntry,
     Write,
@@ -58,7 +58,7 @@ class Bench:
         self.writes: list[Write] = []
         self.started: list[StartAgainError] = []
         self.fresh = True
-        self.snapshot = QueueSnapshot()
+        self.summary = QueueSummary()
         self.node_id = "A"
         self.compared: Compared | TxLogError = Compared()
         self.kept: list[tuple[int, str]] = []
@@ -100,11 +100,11 @@ class Bench:
     async def fetch_files(self, payloads: Sequence[bytes]) -> None:
         self.fetched += [(payload, len(self.writes)) for payload in payloads]
 
-    def keep(self, snapshot: QueueSnapshot, incarnation: int, peer: str, at: int) -> Uncompared:
+    def keep(self, summary: QueueSummary, incarnation: int, peer: str, at: int) -> Uncompared:
         self.kept.append((incarnation, peer))
         return Uncompared(
             position=4,
-            snapshot_position=snapshot.position,
+            summary_position=summary.position,
             peer=peer,
             at=at,
             quarantine_id="q",
@@ -122,8 +122,8 @@ class Bench:
     async def write(self, writes: list[Write]) -> None:
         self.writes += writes
 
-    async def take(self, link: Any) -> QueueSnapshot:
-        return self.snapshot
+    async def take(self, link: Any) -> QueueSummary:
+        return self.summary
 
     def drop(self) -> None:
         """What came is not needed any more."""
@@ -137,7 +137,7 @@ class Bench:
         return join_order({w.name: w.value for w in self.writes if isinstance(w, PutValue)})
 
 
-def snapshot_at(position: int) -> QueueSnapshot:
+def summary_at(position: int) -> QueueSummary:
     header = RunHeader(
         epoch=1,
         ts=1,
@@ -149,14 +149,14 @@ def snapshot_at(position: int) -> QueueSnapshot:
         size_bytes=1,
     )
     entry = QueueEntry(position=1, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32)
-    return QueueSnapshot(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
+    return QueueSummary(last=StoredEntry(entry=entry, ids=bytes(16 * position), ordered_at=1))
 
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the bench, which is also the link, say how queues compare and what is kept."""
 
-    async def compare(journal: Any, core: Any, link: Any, snapshot: QueueSnapshot) -> Compared:
+    async def compare(journal: Any, core: Any, link: Any, summary: QueueSummary) -> Compared:
         if isinstance(link.compared, TxLogError):
             raise link.compared
         found: Compared = link.compared
@@ -220,30 +220,30 @@ def test_workers_know_a_forced_log_by_its_first_name_from_the_beginning() -> Non
     asyncio.run(main())
 
 
-def test_the_core_waits_for_a_snapshot() -> None:
+def test_the_core_waits_for_a_summary() -> None:
     async def main() -> None:
         bench = Bench(JoinOrder(log_id="l", incarnation=3))
         assert not bench.joining.settled.is_set()
-        bench.snapshot = snapshot_at(5)
+        bench.summary = summary_at(5)
         bench.link_up()
         await settle()
         reset = bench.writes[0]
         assert isinstance(reset, ResetJournal)
-        assert (reset.snapshot.position, reset.incarnation) == (5, 3)
+        assert (reset.summary.position, reset.incarnation) == (5, 3)
         assert len(bench.started) == 1
         assert not bench.joining.settled.is_set()
 
     asyncio.run(main())
 
 
-def test_files_of_what_is_undecided_come_before_the_snapshot_counts() -> None:
+def test_files_of_what_is_undecided_come_before_the_summary_counts() -> None:
     """P35: whoever orders a decision holds what takes effect."""
 
     async def main() -> None:
         bench = Bench(JoinOrder(log_id="l", incarnation=3))
         one = Undecided(transaction_id=bytes(16), position=1, participants=("p",), valid_until=9)
         kept = KeptPrepared(undecided=one, payload=b"container")
-        bench.snapshot = replace(snapshot_at(5), prepared=(kept,))
+        bench.summary = replace(summary_at(5), prepared=(kept,))
         bench.link_up()
         await settle()
         assert bench.fetched == [(b"container", 0)]
@@ -252,12 +252,12 @@ def test_files_of_what_is_undecided_come_before_the_snapshot_counts() -> None:
     asyncio.run(main())
 
 
-def test_a_witness_that_joins_takes_no_snapshot() -> None:
+def test_a_witness_that_joins_takes_no_summary() -> None:
     """P21: it has no queue; with the view, which any member tells it, it asks for its votes."""
 
     async def main() -> None:
         bench = Bench(JoinOrder(log_id="l", incarnation=2), is_witness=True)
-        bench.snapshot = snapshot_at(3)
+        bench.summary = summary_at(3)
         assert bench.joining.settled.is_set()
         bench.link_up()
         await settle()
@@ -266,7 +266,7 @@ def test_a_witness_that_joins_takes_no_snapshot() -> None:
     asyncio.run(main())
 
 
-def test_an_empty_log_needs_no_snapshot() -> None:
+def test_an_empty_log_needs_no_summary() -> None:
     async def main() -> None:
         bench = Bench(JoinOrder(log_id="l", incarnation=1))
         bench.link_up()
@@ -296,7 +296,7 @@ def test_a_queue_too_old_is_replaced() -> None:
         assert bench.order == JoinOrder(log_id="l", incarnation=2, behind=True)
         again = Bench(bench.order, position=4)
         assert not again.joining.settled.is_set()
-        again.snapshot = snapshot_at(9)
+        again.summary = summary_at(9)
         again.link_up()
         await settle()
         assert again.order == JoinOrder(log_id="l", incarnation=2)
@@ -312,7 +312,7 @@ BEHIND = JoinOrder(log_id="l", incarnation=2, behind=True)
 def test_a_queue_of_another_history_is_not_replaced() -> None:
     async def main() -> None:
         bench = Bench(BEHIND, position=4)
-        bench.snapshot = snapshot_at(9)
+        bench.summary = summary_at(9)
         bench.compared = Compared(differs="its hash at position 4 is another one")
         for _ in range(2):
             bench.link_up()
@@ -331,18 +331,18 @@ def test_what_nobody_can_compare_is_kept_before_it_is_replaced_and_told() -> Non
     async def main() -> None:
         bench = Bench(BEHIND, position=4)
         assert bench.joining.uncompared is None
-        bench.snapshot = snapshot_at(9)
+        bench.summary = summary_at(9)
         bench.compared = Compared(certain=False)
         bench.link_up()
         while not bench.started:
             await asyncio.sleep(0.001)
         assert bench.kept == [(2, "A")]
-        # One write: whoever has the snapshot also says that it was not compared.
+        # One write: whoever has the summary also says that it was not compared.
         assert isinstance(bench.writes[0], ResetJournal)
         values = {w.name: w.value for w in bench.writes if isinstance(w, PutValue)}
         told = Bench(bench.order, position=9, values=values).joining.uncompared
         assert told is not None
-        assert (told.position, told.snapshot_position, told.peer) == (4, 9, "A")
+        assert (told.position, told.summary_position, told.peer) == (4, 9, "A")
         assert (told.quarantine_id, told.kept) == ("q", 3)
 
     asyncio.run(main())
@@ -351,7 +351,7 @@ def test_what_nobody_can_compare_is_kept_before_it_is_replaced_and_told() -> Non
 def test_a_failed_comparison_is_repeated_and_replaces_nothing() -> None:
     async def main() -> None:
         bench = Bench(BEHIND, position=4)
-        bench.snapshot = snapshot_at(9)
+        bench.summary = summary_at(9)
 
         bench.compared = TransportError("no answer")
         bench.link_up()

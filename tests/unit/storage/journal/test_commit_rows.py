@@ -1,4 +1,4 @@
-"""Commit tables in the journal: as of its end, as of what is published, and in a snapshot."""
+"""Commit tables in the journal: as of its end, as of what is published, and in a summary."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.support.storage_samples import entries_of, run_of
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.tables.commit_table import CommitKind, CommitOperation, CommitTable
-from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, QueueSnapshot, ResetJournal
+from sparktxlog.storage.interfaces import AppendQueue, MarkPublished, QueueSummary, ResetJournal
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
+from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 
 T1, T2 = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2))
 COMMIT = CommitOperation(kind=CommitKind.COMMIT, uuid=T1, version=1, timestamp=5)
@@ -85,18 +85,18 @@ def test_what_waits_keeps_what_it_commits(tmp_path: Path) -> None:
         assert journal.load(10).core.incoming[0].facts.commits == ((0, COMMIT),)
 
 
-def test_a_snapshot_has_them_as_of_what_is_published(tmp_path: Path) -> None:
+def test_a_summary_has_them_as_of_what_is_published(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         _append(journal, 1, 2, 3)
         _publish(journal, 1)
-        assert journal.read_snapshot().commit_tables == (LEFT[0],)
+        assert journal.read_summary().commit_tables == (LEFT[0],)
         _publish(journal, 3)
         _append(journal, 4, 5)
-        assert journal.read_snapshot().commit_tables == (LEFT[1], LEFT[2])
+        assert journal.read_summary().commit_tables == (LEFT[1], LEFT[2])
         assert _loaded(journal) == (LEFT[3], LEFT[4])
 
 
-def test_rows_that_no_snapshot_needs_are_removed(tmp_path: Path) -> None:
+def test_rows_that_no_summary_needs_are_removed(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         _append(journal, 1, 2)
         assert _rows(journal) == [(T1, 1), (T1, 2)], "nothing is published"
@@ -114,23 +114,23 @@ def test_a_renamed_table_has_the_name_from_there_on(tmp_path: Path) -> None:
         journal.write([RUNS[2], append])
         assert journal.read_ordered_commits(T1, 0) == version, "it brings no version"
         _publish(journal, 2)
-        assert journal.read_snapshot().commit_tables == (LEFT[1],)
+        assert journal.read_summary().commit_tables == (LEFT[1],)
         _publish(journal, 3)
-        assert journal.read_snapshot().commit_tables == (renamed,) == _loaded(journal)
+        assert journal.read_summary().commit_tables == (renamed,) == _loaded(journal)
 
 
 def test_a_joiner_takes_them_over(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "a")) as journal:
         _append(journal, 1, 2, 3, 4, 5)
         _publish(journal, 5)
-        write_snapshot(journal.read_snapshot(), tmp_path / "file")
+        write_summary(journal.read_summary(), tmp_path / "file")
     with closing(Journal(tmp_path / "b")) as journal:
         _append(journal, 1)
-        reset = ResetJournal(snapshot=open_snapshot(tmp_path / "file"), node_id=NodeId("b"))
+        reset = ResetJournal(summary=open_summary(tmp_path / "file"), node_id=NodeId("b"))
         journal.write([reset])
         assert _loaded(journal) == (LEFT[3], LEFT[4])
-        assert journal.read_snapshot().commit_tables == (LEFT[3], LEFT[4])
-        journal.write([replace(reset, snapshot=replace(reset.snapshot, commit_tables=()))])
+        assert journal.read_summary().commit_tables == (LEFT[3], LEFT[4])
+        journal.write([replace(reset, summary=replace(reset.summary, commit_tables=()))])
         assert _loaded(journal) == (), "nothing of the former queue is left"
 
 
@@ -144,27 +144,27 @@ def test_a_joiner_takes_them_over(tmp_path: Path) -> None:
         (table(1), replace(table(2, uuid=T2), name="S.T1")),
     ],
 )
-def test_a_snapshot_that_contradicts_itself_is_refused(
+def test_a_summary_that_contradicts_itself_is_refused(
     tmp_path: Path, tables: tuple[CommitTable, ...]
 ) -> None:
     with closing(Journal(tmp_path)) as journal:
         _append(journal, 1, 2, 3, 4, 5)
         _publish(journal, 5)
-        snapshot = journal.read_snapshot()
+        summary = journal.read_summary()
         for wrong in (
-            replace(snapshot, commit_tables=tables),
-            QueueSnapshot(commit_tables=(table(1),)),
+            replace(summary, commit_tables=tables),
+            QueueSummary(commit_tables=(table(1),)),
         ):
             with pytest.raises(InvariantViolation, match="contradicts itself"):
-                journal.write([ResetJournal(snapshot=wrong, node_id=NodeId("c"))])
+                journal.write([ResetJournal(summary=wrong, node_id=NodeId("c"))])
         assert _loaded(journal) == (LEFT[3], LEFT[4])
 
 
-def test_a_dropped_name_may_stand_twice_in_a_snapshot(tmp_path: Path) -> None:
+def test_a_dropped_name_may_stand_twice_in_a_summary(tmp_path: Path) -> None:
     with closing(Journal(tmp_path)) as journal:
         _append(journal, 1, 2, 3, 4, 5)
         _publish(journal, 5)
         tables = (replace(table(1), name="s.t2"), LEFT[4])
-        snapshot = replace(journal.read_snapshot(), commit_tables=tables)
-        journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("c"))])
+        summary = replace(journal.read_summary(), commit_tables=tables)
+        journal.write([ResetJournal(summary=summary, node_id=NodeId("c"))])
         assert _loaded(journal) == tables

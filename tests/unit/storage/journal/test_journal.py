@@ -36,8 +36,8 @@ from sparktxlog.storage.interfaces import (
     Segment,
 )
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
-from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
 from sparktxlog.storage.journal.sqlite_schema import encode_facts, facts_of
+from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 from sparktxlog.storage.lock import DirectoryLock
 
 
@@ -430,10 +430,10 @@ def test_writes_to_tables_come_back_as_of_the_end_and_as_of_what_is_published(
             journal.write([MarkPublished(position=3, version=1, segment=segment(1, 3))])
     u = TableWrites(version=1, position=2)
     assert journal.load(10).core.writes == {"t": TableWrites(version=6, position=6), "u": u}
-    snapshot = journal.read_snapshot()
-    assert (snapshot.position, snapshot.writes["t"].version, snapshot.writes["u"]) == (3, 3, u)
+    summary = journal.read_summary()
+    assert (summary.position, summary.writes["t"].version, summary.writes["u"]) == (3, 3, u)
     kept = journal._db.execute("SELECT position FROM table_writes WHERE name = 't'").fetchall()
-    assert kept == [(3,), (4,), (5,), (6,)], "what no snapshot needs is gone"
+    assert kept == [(3,), (4,), (5,), (6,)], "what no summary needs is gone"
     journal.close()
     assert Journal(tmp_path).load(10).core.writes["t"] == TableWrites(version=6, position=6)
 
@@ -479,7 +479,7 @@ def test_a_closed_journal_says_so(tmp_path: Path) -> None:
 
 
 def test_what_contents_are_known_by_is_kept_with_their_ids(tmp_path: Path) -> None:
-    """Also through a snapshot."""
+    """Also through a summary."""
     count, window = 60, 16
     digests = [bytes([at]) * 8 for at in range(1, 2 * count + 1)]
     runs = [
@@ -500,13 +500,13 @@ def test_what_contents_are_known_by_is_kept_with_their_ids(tmp_path: Path) -> No
     journal.write([ForgetPayloads(position=end)])
     assert journal.read_entry_at(3) is None and journal.filed_ids > 3
     assert journal.content_digests(3, end - 2) == b"".join(digests[2:end])
-    snapshot = journal.read_snapshot()
-    write_snapshot(snapshot, tmp_path / "snapshot")
-    snapshot = open_snapshot(tmp_path / "snapshot")
+    summary = journal.read_summary()
+    write_summary(summary, tmp_path / "summary")
+    summary = open_summary(tmp_path / "summary")
     journal.close()
 
     taker = Journal(tmp_path / "b", id_window=window)
-    taker.write([ResetJournal(snapshot=snapshot, node_id=NodeId("b"))])
+    taker.write([ResetJournal(summary=summary, node_id=NodeId("b"))])
     known = taker.content_digests(1, end)
     assert known[8 * (end - window) :] == b"".join(digests[end - window : end])
     assert not any(known[: 8 * (end - window)])

@@ -1,4 +1,4 @@
-"""Ordered commits in the journal: their files, what is placed, and what a snapshot leaves."""
+"""Ordered commits in the journal: their files, what is placed, and what a summary leaves."""
 
 from __future__ import annotations
 
@@ -221,16 +221,16 @@ def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) ->
 
 
 def test_a_joiner_knows_which_version_it_lacks(tmp_path: Path, journal: Journal) -> None:
-    snapshot = journal.read_snapshot()
-    reset = ResetJournal(snapshot=snapshot, node_id=NodeId("b"))
+    summary = journal.read_summary()
+    reset = ResetJournal(summary=summary, node_id=NodeId("b"))
     fresh = Journal(tmp_path / "fresh")
     fresh.write([reset])
     assert fresh.read_ordered_commits(T, -1) == [_commit(1, files=())]
     assert fresh.read_unplaced(0) == [(T, 1)]
     fresh.close()
-    gone = replace(snapshot, commit_tables=(replace(TABLES[1], is_dropped=True),))
+    gone = replace(summary, commit_tables=(replace(TABLES[1], is_dropped=True),))
     fresh = Journal(tmp_path / "dropped")
-    fresh.write([replace(reset, snapshot=gone)])
+    fresh.write([replace(reset, summary=gone)])
     assert fresh.read_unplaced(0) == []
     fresh.close()
 
@@ -238,7 +238,7 @@ def test_a_joiner_knows_which_version_it_lacks(tmp_path: Path, journal: Journal)
 def test_a_node_that_lagged_keeps_what_it_has_of_the_same_history(
     tmp_path: Path, journal: Journal
 ) -> None:
-    reset = ResetJournal(snapshot=journal.read_snapshot(), node_id=NodeId("b"))
+    reset = ResetJournal(summary=journal.read_summary(), node_id=NodeId("b"))
     lagging = Journal(tmp_path / "lagging")
     for run, entry, table in zip(RUNS[:2], ENTRIES, TABLES, strict=False):
         lagging.write([run, AppendQueue(entries=(entry,), ordered_at=1, commit_tables=(table,))])
@@ -252,14 +252,14 @@ def test_a_node_that_lagged_keeps_what_it_has_of_the_same_history(
 def test_what_is_of_another_history_is_forgotten(
     tmp_path: Path, journal: Journal, problem: str
 ) -> None:
-    snapshot = journal.read_snapshot()
+    summary = journal.read_summary()
     other = replace(TABLES[1], transaction_id=_id(9))
     if problem == "later":
         other = TABLES[0]
     journal.write([PutPlaced(uuid=T, version=1, state=b"state")])
     journal.write([PutVersionFiles(uuid=T, versions=(version_files_of(_commit(0)),))])
     journal.write(
-        [ResetJournal(snapshot=replace(snapshot, commit_tables=(other,)), node_id=NodeId("b"))]
+        [ResetJournal(summary=replace(summary, commit_tables=(other,)), node_id=NodeId("b"))]
     )
     assert journal.read_placed(T) is None
     (kept,) = journal.read_ordered_commits(T, -1)

@@ -1,4 +1,4 @@
-"""Prepared transactions in the journal: at its end, in a snapshot, and once they are decided."""
+"""Prepared transactions in the journal: at its end, in a summary, and once they are decided."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sparktxlog.storage.interfaces import (
     ForgetPayloads,
     MarkPublished,
     PutRun,
-    QueueSnapshot,
+    QueueSummary,
     ResetJournal,
 )
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.journal.prepared_rows import put_verdicts
-from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
+from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 
 X = b"x" * 16
 ONE = Undecided(
@@ -79,17 +79,17 @@ def test_what_is_undecided_comes_back_as_of_the_end_and_as_of_what_is_published(
     _append(journal, 1, 2, 3)
     assert journal.load(10).core.undecided == [HALF]
     _publish(journal, 2)
-    (kept,) = journal.read_snapshot().prepared
+    (kept,) = journal.read_summary().prepared
     assert (kept.undecided, kept.payload) == (ONE, RUNS[1].payload)
     _append(journal, 4)
     journal.close()
     journal = Journal(tmp_path)
     assert journal.load(10).core.undecided == []
-    assert [item.undecided for item in journal.read_snapshot().prepared] == [ONE]
+    assert [item.undecided for item in journal.read_summary().prepared] == [ONE]
     _publish(journal, 3)
-    assert [item.undecided for item in journal.read_snapshot().prepared] == [HALF]
+    assert [item.undecided for item in journal.read_summary().prepared] == [HALF]
     _publish(journal, 4)
-    assert journal.read_snapshot().prepared == ()
+    assert journal.read_summary().prepared == ()
     assert _counts(journal) == [0, 0]
     journal.close()
 
@@ -160,14 +160,14 @@ def test_several_are_told_in_the_order_of_the_queue() -> None:
     assert journal.load(10).core.undecided == [first, ONE]
 
 
-def test_a_node_goes_on_from_a_snapshot(tmp_path: Path) -> None:
+def test_a_node_goes_on_from_a_summary(tmp_path: Path) -> None:
     giver, taker = TemporaryJournal(), TemporaryJournal()
     _append(giver, 1, 2, 3)
     _publish(giver, 3)
-    write_snapshot(giver.read_snapshot(), tmp_path / "given")
-    snapshot = open_snapshot(tmp_path / "given")
+    write_summary(giver.read_summary(), tmp_path / "given")
+    summary = open_summary(tmp_path / "given")
     taker.load(10)
-    taker.write([ResetJournal(snapshot=snapshot, node_id=NodeId("b"))])
+    taker.write([ResetJournal(summary=summary, node_id=NodeId("b"))])
     assert taker.load(10).core.undecided == [HALF]
     assert taker.read_waiting_payloads() == [RUNS[1].payload], "its files are named"
     _append(taker, 4)
@@ -177,20 +177,20 @@ def test_a_node_goes_on_from_a_snapshot(tmp_path: Path) -> None:
     assert _counts(taker) == [0, 0]
 
 
-def test_a_snapshot_replaces_all_that_was_known() -> None:
+def test_a_summary_replaces_all_that_was_known() -> None:
     journal = TemporaryJournal()
     _append(journal, 1, 2, 3, 4)
-    empty = QueueSnapshot()
-    journal.write([ResetJournal(snapshot=empty, node_id=NodeId("b"), incarnation=2)])
+    empty = QueueSummary()
+    journal.write([ResetJournal(summary=empty, node_id=NodeId("b"), incarnation=2)])
     assert journal.load(10).core.undecided == [] and journal.find_verdict(X) is None
     assert _counts(journal) == [0, 0]
 
 
-def test_a_snapshot_that_contradicts_itself_is_refused() -> None:
+def test_a_summary_that_contradicts_itself_is_refused() -> None:
     giver, taker = TemporaryJournal(), TemporaryJournal()
     _append(giver, 1, 2, 3)
     _publish(giver, 3)
-    sound = giver.read_snapshot()
+    sound = giver.read_summary()
     (kept,) = sound.prepared
     for broken in (
         replace(kept, undecided=ONE.after_yes("p").after_yes("q")),
@@ -199,7 +199,7 @@ def test_a_snapshot_that_contradicts_itself_is_refused() -> None:
         replace(kept, undecided=replace(ONE, participants=("p",))),
         replace(kept, payload=RUNS[0].payload),
     ):
-        write = ResetJournal(snapshot=replace(sound, prepared=(broken,)), node_id=NodeId("b"))
+        write = ResetJournal(summary=replace(sound, prepared=(broken,)), node_id=NodeId("b"))
         with pytest.raises(InvariantViolation, match="contradicts itself"):
             taker.write([write])
     assert _counts(taker) == [0, 0]

@@ -440,7 +440,7 @@ def test_a_commit_found_after_a_kill_has_a_durable_name_before_it_counts(
     assert queue.append(rows_of(3, 4)) == 2 and positions(tmp_path) == [1, 2, 3, 4]
 
 
-def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
+def test_a_table_of_before_a_summary_is_set_aside_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     queue = QueueTable(log, "l")
     assert set_aside(log, 1) is None  # without rows it contradicts nothing
@@ -448,7 +448,7 @@ def test_a_table_of_before_a_snapshot_is_set_aside_once(tmp_path: Path) -> None:
     aside = set_aside(log, 1)
     assert aside == tmp_path / "attic" / "queue-1" / "content"
     assert positions_of(aside) == list(range(1, 10))
-    # The new one begins behind the snapshot at 20; a crash before it counts as published.
+    # The new one begins behind the summary at 20; a crash before it counts as published.
     fresh = QueueTable(log, "l", kept_after=20)
     assert fresh.position == 0
     fresh.append(rows_of(21, 22))

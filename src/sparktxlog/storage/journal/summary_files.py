@@ -1,6 +1,6 @@
-"""Snapshots of a queue as files, which a joining node gets in parts, with the ids of a whole day.
+"""Summaries of a queue as files, which a joining node gets in parts, with the ids of a whole day.
 
-u32 length | msgpack QueueSnapshot without its ids
+u32 length | msgpack QueueSummary without its ids
 u32 length | msgpack (first position, ids), ascending, without gap; as often as need be
 """
 
@@ -15,38 +15,38 @@ from typing import BinaryIO
 import msgspec
 
 from sparktxlog.errors import RemoteProtocolError
-from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot
+from sparktxlog.storage.interfaces import IdPieces, QueueSummary
 
 _LENGTH = struct.Struct("<I")
 #: Longest part of a file that is one value.
 _MOST_BYTES = 1 << 30
 _encode = msgspec.msgpack.Encoder().encode
-_decode_snapshot = msgspec.msgpack.Decoder(QueueSnapshot).decode
+_decode_summary = msgspec.msgpack.Decoder(QueueSummary).decode
 _decode_ids = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 
 
-def write_snapshot(snapshot: QueueSnapshot, path: Path) -> None:
-    """Write a snapshot to a file; only one piece of its ids is in memory."""
+def write_summary(summary: QueueSummary, path: Path) -> None:
+    """Write a summary to a file; only one piece of its ids is in memory."""
     with path.open("wb") as file:
-        _put(file, _encode(replace(snapshot, recent_ids=())))
-        for piece in snapshot.recent_ids:
+        _put(file, _encode(replace(summary, recent_ids=())))
+        for piece in summary.recent_ids:
             _put(file, _encode(piece))
 
 
-def open_snapshot(path: Path) -> QueueSnapshot:
-    """Return the snapshot in a file; its ids are read from there whenever they are used.
+def open_summary(path: Path) -> QueueSummary:
+    """Return the summary in a file; its ids are read from there whenever they are used.
 
     Raises:
         RemoteProtocolError: The file holds none (definite).
     """
     try:
         with path.open("rb") as file:
-            snapshot = _decode_snapshot(_take(file) or b"")
+            summary = _decode_summary(_take(file) or b"")
         for _ in _ids(path):
             pass  # check all pieces now
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"no snapshot in these bytes: {error}") from error
-    return replace(snapshot, recent_ids=IdPieces(lambda: _ids(path)))
+        raise RemoteProtocolError(f"no summary in these bytes: {error}") from error
+    return replace(summary, recent_ids=IdPieces(lambda: _ids(path)))
 
 
 def _ids(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -68,5 +68,5 @@ def _take(file: BinaryIO) -> bytes | None:
     length = _LENGTH.unpack(head.ljust(_LENGTH.size, b"\xff"))[0]
     value = file.read(min(length, _MOST_BYTES))
     if len(value) != length:
-        raise RemoteProtocolError("the snapshot is torn")
+        raise RemoteProtocolError("the summary is torn")
     return value

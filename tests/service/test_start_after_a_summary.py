@@ -1,4 +1,4 @@
-"""A real node whose journal was replaced by a peer's snapshot starts, follows and takes writes."""
+"""A real node whose journal was replaced by a peer's summary starts, follows and takes writes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def identity(number: int) -> str:
 
 
 def ask_for_the_past(url: str, number: int) -> None:
-    """Ask the node for what was ordered before its snapshot: it knows the position only."""
+    """Ask the node for what was ordered before its summary: it knows the position only."""
     with Client(url) as client:
         known = client.receipt(identity(number))
         assert (known.level, known.outcome) == (Level.ORDERED, None)
@@ -97,12 +97,12 @@ def test_a_reset_node_goes_on(tmp_path: Path) -> None:
     end = asyncio.run(run_both(tmp_path, ports, range(20), create=True))
     giver = Journal(tmp_path / "A")
     giver.load(1_000_000)
-    snapshot = giver.read_snapshot()
+    summary = giver.read_summary()
     giver.close()
-    assert snapshot.position == end
+    assert summary.position == end
     journal = Journal(tmp_path / "B")
     journal.load(1_000_000)
-    journal.write([ResetJournal(snapshot=snapshot, node_id=NodeId("B"))])
+    journal.write([ResetJournal(summary=summary, node_id=NodeId("B"))])
     journal.close()
 
     later = asyncio.run(run_both(tmp_path, ports, range(20, 30)))

@@ -1,4 +1,4 @@
-"""A snapshot on its way to a real node that joins: a link that is cut begins nothing anew (P21)."""
+"""A summary on its way to a real node that joins: a link that is cut begins nothing anew (P21)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_lost_journal import JOURNAL_NAME, commit
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.support.slow_link import SlowLink, slow_link
 
 from sparktxlog.files import sending
@@ -43,7 +43,7 @@ async def pair(
         yield a, b
 
 
-def test_a_snapshot_whose_link_is_cut_goes_on(
+def test_a_summary_whose_link_is_cut_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "_PIECE_BYTES", PIECE)
@@ -72,7 +72,7 @@ def test_a_snapshot_whose_link_is_cut_goes_on(
                     yield piece
 
             def came() -> int:
-                found = (tmp_path / "B" / "snapshots").glob(f"*/{INCOMING}/*")
+                found = (tmp_path / "B" / "summaries").glob(f"*/{INCOMING}/*")
                 return sum(path.stat().st_size for path in found)
 
             monkeypatch.setattr(Outgoing, "pieces", cut_off)

@@ -1,4 +1,4 @@
-"""A snapshot goes to a node that joins, and on behind a cut (P21)."""
+"""A summary goes to a node that joins, and on behind a cut (P21)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sparktxlog.codec.wire import SnapshotOffer
+from sparktxlog.codec.wire import SummaryOffer
 from sparktxlog.errors import NotFoundError, RemoteProtocolError, TransportError
 from sparktxlog.files import sending
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.runtime.loop_threads import FileThreads
-from sparktxlog.runtime.membership.queue_snapshots import SnapshotGiver, SnapshotTaker
-from sparktxlog.storage.interfaces import IdPieces, QueueSnapshot, StoredEntry
-from sparktxlog.storage.journal.snapshot_files import open_snapshot, write_snapshot
+from sparktxlog.runtime.membership.queue_summaries import SummaryGiver, SummaryTaker
+from sparktxlog.storage.interfaces import IdPieces, QueueSummary, StoredEntry
+from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 
 T = TypeVar("T")
 PIECE = bytes(range(256)) * 64
 
 
-def snapshot_at(position: int, pieces: int = 8) -> QueueSnapshot:
+def summary_at(position: int, pieces: int = 8) -> QueueSummary:
     header = RunHeader(
         epoch=1, ts=1, origin=NodeId("A"), incarnation=1, seq=1, n=1, digest=bytes(32), size_bytes=1
     )
     entry = QueueEntry(
         position=position, header=header, previous_hash=bytes(32), chain_hash=b"h" * 32
     )
-    return QueueSnapshot(
+    return QueueSummary(
         last=StoredEntry(entry=entry, ids=bytes(16), ordered_at=1),
         watermarks={"A": position},
         recent_ids=IdPieces(lambda: ((1 + 1_024 * at, PIECE) for at in range(pieces))),
@@ -49,7 +49,7 @@ class Way:
         self.directory = directory
         (directory / "giver").mkdir()
         self.published = SimpleNamespace(value=0)
-        self.snapshot = snapshot_at(9)
+        self.summary = summary_at(9)
         self.asked: list[int] = []
         #: The link breaks at this offset; 0 = never.
         self.breaks_at = 0
@@ -62,17 +62,17 @@ class Way:
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
         )
         self.loop = asyncio.get_running_loop()
-        self.giver = SnapshotGiver(base)
+        self.giver = SummaryGiver(base)
 
-    def read_snapshot(self) -> QueueSnapshot:
-        return self.snapshot
+    def read_summary(self) -> QueueSummary:
+        return self.summary
 
-    async def snapshot_offer(self, has: str) -> SnapshotOffer:
-        self.published.value = self.snapshot.position
+    async def summary_offer(self, has: str) -> SummaryOffer:
+        self.published.value = self.summary.position
         return await self.giver.offer(has)
 
     def stream(self, file: StagedFile, offset: int, source: str) -> Iterator[bytes]:
-        assert source == f"snapshots/{file.digest}"
+        assert source == f"summaries/{file.digest}"
         self.asked.append(offset)
 
         def on_loop(work: Coroutine[Any, Any, T]) -> T:
@@ -91,19 +91,19 @@ class Way:
             offset += len(piece)
             yield piece
 
-    async def take(self) -> QueueSnapshot:
+    async def take(self) -> QueueSummary:
         link: Any = self
         base: Any = SimpleNamespace(
             config=SimpleNamespace(data_dir=self.directory / "taker"),
             fetchers=FileThreads(1, "fetching"),
             ending=asyncio.Event(),
         )
-        return await SnapshotTaker(base).take(link)
+        return await SummaryTaker(base).take(link)
 
     @property
     def came(self) -> list[Path]:
         """Files that the taker has, perhaps in part."""
-        found = (self.directory / "taker" / "snapshots").rglob("*")
+        found = (self.directory / "taker" / "summaries").rglob("*")
         return [path for path in found if path.is_file()]
 
 
@@ -122,7 +122,7 @@ def told(way: Way, scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def same(one: QueueSnapshot, other: QueueSnapshot) -> bool:
+def same(one: QueueSummary, other: QueueSummary) -> bool:
     ids = tuple(one.recent_ids) == tuple(other.recent_ids)
     return ids and replace(one, recent_ids=()) == replace(other, recent_ids=())
 
@@ -133,26 +133,26 @@ def test_what_came_before_a_cut_is_not_asked_for_again(way: Way) -> None:
         with pytest.raises(TransportError):
             await way.take()
         assert [path.stat().st_size for path in way.came] == [60_000]
-        way.breaks_at, way.snapshot = 0, snapshot_at(99)
+        way.breaks_at, way.summary = 0, summary_at(99)
         way.asked.clear()
         taken = await way.take()  # a new process of the taker; the giver has published more
         assert way.asked == [60_000]
-        assert same(taken, snapshot_at(9))
+        assert same(taken, summary_at(9))
 
     told(way, scenario)
 
 
-def test_a_snapshot_that_is_another_one_begins_again(way: Way) -> None:
+def test_a_summary_that_is_another_one_begins_again(way: Way) -> None:
     async def scenario() -> None:
         way.breaks_at = 60_000
         with pytest.raises(TransportError):
             await way.take()
-        way.breaks_at, way.snapshot = 0, snapshot_at(99)
+        way.breaks_at, way.summary = 0, summary_at(99)
         way.restart()
         way.asked.clear()
-        assert same(await way.take(), snapshot_at(99))
+        assert same(await way.take(), summary_at(99))
         assert way.asked[0] == 0
-        assert len(list((way.directory / "giver" / "snapshots").iterdir())) == 1, (
+        assert len(list((way.directory / "giver" / "summaries").iterdir())) == 1, (
             "what was left went"
         )
         assert len(way.came) == 1
@@ -171,7 +171,7 @@ def test_what_is_not_what_was_offered_is_refused_and_begins_again(way: Way) -> N
         with pytest.raises(RemoteProtocolError, match="offered"):
             await way.take()
         way.asked.clear()
-        assert same(await way.take(), snapshot_at(9))
+        assert same(await way.take(), summary_at(9))
         assert way.asked[0] == 0
 
     told(way, scenario)
@@ -179,26 +179,26 @@ def test_what_is_not_what_was_offered_is_refused_and_begins_again(way: Way) -> N
 
 def test_a_giver_keeps_few_and_makes_none_twice(way: Way) -> None:
     async def scenario() -> None:
-        first = await way.snapshot_offer("any")
-        assert await way.snapshot_offer("any") == first
+        first = await way.summary_offer("any")
+        assert await way.summary_offer("any") == first
         for position in range(20, 24):
-            way.snapshot = snapshot_at(position)
-            await way.snapshot_offer("any")
+            way.summary = summary_at(position)
+            await way.summary_offer("any")
         with pytest.raises(NotFoundError):
             await way.giver.outgoing(
                 StagedFile(path="", size_bytes=first.size_bytes, rows=0, digest=first.name)
             )
-        assert len(list((way.directory / "giver" / "snapshots").iterdir())) == 4
+        assert len(list((way.directory / "giver" / "summaries").iterdir())) == 4
 
     told(way, scenario)
 
 
 def test_a_file_that_is_torn_or_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    write_snapshot(snapshot_at(9), path)
-    assert same(open_snapshot(path), snapshot_at(9))
+    write_summary(summary_at(9), path)
+    assert same(open_summary(path), summary_at(9))
     whole = path.read_bytes()
     for data in (whole[:-1], whole[:-5], whole[:9], b"", b"\xff" * 50, whole + b"\0\0\0\0"):
         path.write_bytes(data)
         with pytest.raises(RemoteProtocolError):
-            open_snapshot(path)
+            open_summary(path)
