@@ -119,7 +119,7 @@ def _resume(donor: str, url: str, lake: Path) -> dict[str, Any]:
 def _served(donor: str) -> float:
     """Return the plain bytes of all chunks that the donor served."""
     lines = _call(f"{donor}/metrics").decode().splitlines()
-    (line,) = [line for line in lines if line.startswith("sparktxlog_donor_plain_bytes_total ")]
+    (line,) = [line for line in lines if line.startswith("sparktxlog_donor_file_bytes_total ")]
     return float(line.split()[1])
 
 

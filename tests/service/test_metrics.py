@@ -356,7 +356,7 @@ STORY: dict[Step, tuple[str, ...]] = {
         "replica_in_sync",
     ),
     Story.silence: ("replica_silent", "replica_error", "worker_silences"),
-    Story.copy: ("donor_chunks", "donor_plain_bytes", "donor_sent_bytes"),
+    Story.copy: ("donor_chunks", "donor_file_bytes", "donor_sent_bytes"),
     Story.lease: ("donor_leases",),
     Story.diverge: ("replica_diverged",),
     Story.alone: (

@@ -154,7 +154,7 @@ class TransferPace:
         return self.overhead_s() + max(size_bytes, 0) / self.bytes_per_s(donor)
 
     def bytes_per_s(self, donor: str = "") -> float:
-        """Return the speed from a donor, in plain bytes a second, > 0."""
+        """Return the speed from a donor, in bytes of files a second, > 0."""
         known = self.transfers.get(donor, ())
         if not known:
             return self.net_speed_bits_per_sec / 8

@@ -82,7 +82,7 @@ class Arrivals:
         if parts[0] == INCOMING or self._crosses_link(parts):
             raise InvalidNameError(
                 f"{relative[:140]!r} leaves the payload store or crosses a link",
-                hint="Stage plain files below the payload store; links are refused.",
+                hint="Stage regular files below the payload store; links are refused.",
                 value=relative[:140],
             )
         return f"{self.root}/{relative}"
@@ -141,7 +141,7 @@ class Arrivals:
         """Give another file below the root this one's name, too, if it is the same.
 
         Returns:
-            Whether it is.  A link, or what is no plain file, is not.
+            Whether it is.  A link, or what is no regular file, is not.
         """
         source, path = ForeignFile(str(self.root), found), Path(self.path(file.path))
         with storing(source.path):
@@ -308,7 +308,7 @@ class Arrivals:
         except OSError as error:
             raise storage_error(error, path) from error
         if not stat.S_ISREG(status.st_mode):
-            raise PayloadStoreError(f"{file.path!r} is not a plain file", path=file.path)
+            raise PayloadStoreError(f"{file.path!r} is not a regular file", path=file.path)
         return (status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
@@ -327,7 +327,7 @@ class Arrivals:
 
         Raises:
             ManifestMismatchError: Its size, digest, or what else is said of it, differs (definite).
-            OSError: It cannot be read, or is no plain file.
+            OSError: It cannot be read, or is no regular file.
         """
         with foreign_file(self.root, path).open() as source:
             size = os.fstat(source.fileno()).st_size

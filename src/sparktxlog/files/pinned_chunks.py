@@ -32,11 +32,11 @@ class Chunk:
     """A chunk as it is sent."""
 
     data: memoryview
-    #: SHA-256 of the plain bytes, hexadecimal.
+    #: SHA-256 of the bytes of the file, hexadecimal.
     digest: str
     #: Whether it is a frame of zstd.
     packed: bool
-    plain_bytes: int
+    file_bytes: int
 
 
 class _Scratch(threading.local):
@@ -103,7 +103,7 @@ class ChunkReader:
             data = memoryview(packed)
         else:
             data = memoryview(bytearray(plain)) if compress else plain
-        return Chunk(data=data, digest=digest, packed=packed is not None, plain_bytes=length)
+        return Chunk(data=data, digest=digest, packed=packed is not None, file_bytes=length)
 
     def file_digests(self, file: PinnedFile) -> str:
         """Return the SHA-256 of a file's chunks, hexadecimal; only those not known are read.

@@ -1,6 +1,6 @@
 """Sends a file to a peer: its bytes from an offset on.
 
-What is open is what is sent, and only a plain file below its root is opened.  It is opened before
+What is open is what is sent, and only a regular file below its root is opened.  It is opened before
 the answer begins: a name may go at any moment, and only before that there is still a way to say so.
 A peer compares what came with the digest in its own manifest, and goes on where a transfer broke.
 """
@@ -25,7 +25,7 @@ class Sendable(Protocol):
         """Open it to be read; blocks.
 
         Raises:
-            OSError: There is none, or it is no plain file.
+            OSError: There is none, or it is no regular file.
         """
 
 
@@ -45,7 +45,7 @@ class Outgoing:
     sent: Callable[[int], object] = lambda size: None
 
     async def opened(self) -> RawIOBase | None:
-        """Open it if a plain file of this size is there; None = a peer must ask elsewhere.
+        """Open it if a regular file of this size is there; None = a peer must ask elsewhere.
 
         **After calling** give what is open to `pieces`, or close it.
         """

@@ -68,7 +68,7 @@ class Fetched:
 
     #: Bytes of all requested files.
     size_bytes: int = 0
-    #: Plain bytes that were fetched, and how many came over the network, after compression.
+    #: Bytes of files that were fetched, and how many came over the network, after compression.
     fetched_bytes: int = 0
     wire_bytes: int = 0
     #: Found in the replica or in the workspace.

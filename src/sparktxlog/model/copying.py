@@ -14,7 +14,7 @@ from sparktxlog.model.ids import Int64, JournalNumber
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
 
-#: Header of a chunk's answer: SHA-256 of its plain bytes, hexadecimal.
+#: Header of a chunk's answer: SHA-256 of its bytes before compression, hexadecimal.
 CHUNK_DIGEST_HEADER = "X-Txlog-Chunk-Digest"
 
 

@@ -150,7 +150,7 @@ class Metrics:
             "sparktxlog_donor_leases", "Leases on this node's replica.", registry=self.registry
         )
         self.donor_chunks = count("donor_chunks", "Chunks served to copies.")
-        self.donor_plain_bytes = count("donor_plain_bytes", "Bytes of files served to copies.")
+        self.donor_file_bytes = count("donor_file_bytes", "Bytes of files served to copies.")
         self.donor_sent_bytes = count(
             "donor_sent_bytes", "Bytes sent to copies, after compression."
         )

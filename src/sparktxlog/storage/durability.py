@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparktxlog.errors import DiskFullError, StorageError
-from sparktxlog.storage.foreign_files import goes_on, open_plain, read_open
+from sparktxlog.storage.foreign_files import goes_on, open_regular, read_open
 
 _BLOCK_BYTES = 64 << 10
 #: How a file is opened to be synced: somebody may have put a pipe in its place.
@@ -74,7 +74,7 @@ def _sync_or_rewrite(path: str | Path, descriptor: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError:
-        with suppress(OSError), os.fdopen(open_plain(path, os.O_RDWR), "r+b") as file:
+        with suppress(OSError), os.fdopen(open_regular(path, os.O_RDWR), "r+b") as file:
             _write_again(file)
         raise
 
@@ -84,7 +84,7 @@ def rewrite_file(path: str | Path) -> None:
 
     After a failed fsync the system may treat unwritten pages as written; this writes them.
     """
-    with os.fdopen(open_plain(path, os.O_RDWR), "r+b") as file:
+    with os.fdopen(open_regular(path, os.O_RDWR), "r+b") as file:
         _write_again(file)
         os.fsync(file.fileno())
 
@@ -170,7 +170,7 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, fresh)
     except OSError:
         # Another file system, one without hard links, or too many links.
-        with os.fdopen(open_plain(source), "rb") as content, open(fresh, "xb") as copy:
+        with os.fdopen(open_regular(source), "rb") as content, open(fresh, "xb") as copy:
             shutil.copyfileobj(content, copy)
             shutil.copystat(source, fresh)
             copy.flush()
@@ -188,7 +188,7 @@ def read_whole(path: str | Path, most: int | None = None) -> bytes:
     Args:
         most: If the file is longer, this and at least one more byte is enough; None = all of it.
     """
-    descriptor = open_plain(path)
+    descriptor = open_regular(path)
     try:
         return read_open(descriptor, most)
     finally:

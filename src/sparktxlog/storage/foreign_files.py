@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 #: Where files are made that get a place below the same root, with one step.
 INCOMING = ".incoming"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_REGULAR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _BLOCK_BYTES = 1 << 20
 
@@ -80,7 +80,7 @@ def with_progress(work: Callable[..., _T]) -> Callable[..., _T]:
     return shared
 
 
-def open_plain(name: str | Path, how: int = os.O_RDONLY, *, inside: int | None = None) -> int:
+def open_regular(name: str | Path, how: int = os.O_RDONLY, *, inside: int | None = None) -> int:
     """Return the descriptor of a regular file; never waits, and follows no link at its name.
 
     Args:
@@ -91,10 +91,10 @@ def open_plain(name: str | Path, how: int = os.O_RDONLY, *, inside: int | None =
         OSError: There is none, or what is there is a link or no regular file.
     """
     with _refusing(name):
-        descriptor = os.open(name, how | _PLAIN, dir_fd=inside)
+        descriptor = os.open(name, how | _REGULAR, dir_fd=inside)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _not_plain(name)
+        raise _not_regular(name)
     return descriptor
 
 
@@ -119,10 +119,10 @@ class ForeignFile:
         """Open it to be read.
 
         Raises:
-            OSError: There is none, or it is no plain file, or lies beyond a link.
+            OSError: There is none, or it is no regular file, or lies beyond a link.
         """
         with self._parent() as parent, _refusing(self.path):
-            return FileIO(open_plain(self._name, inside=parent))
+            return FileIO(open_regular(self._name, inside=parent))
 
     def read(self, most: int | None = None) -> bytes:
         """Return its bytes; errors as `open`.
@@ -138,7 +138,7 @@ class ForeignFile:
         """Return its bytes, in number; errors as `open`, but its bytes may be unreadable."""
         found = self.status()
         if not stat.S_ISREG(found.st_mode):
-            raise _not_plain(self.path)
+            raise _not_regular(self.path)
         return found.st_size
 
     def status(self) -> os.stat_result:
@@ -181,10 +181,10 @@ class ForeignFile:
                 except FileNotFoundError:
                     raise
                 except OSError:  # another file system, one without hard links, or too many links
-                    with os.fdopen(open_plain(self._name, inside=parent), "rb") as source:
+                    with os.fdopen(open_regular(self._name, inside=parent), "rb") as source:
                         _copy(source, os.open(fresh, _FRESH, 0o666, dir_fd=to))
                 if not stat.S_ISREG(os.stat(fresh, dir_fd=to, follow_symlinks=False).st_mode):
-                    raise _not_plain(self.path)
+                    raise _not_regular(self.path)
                 if replaces:
                     os.replace(fresh, target._name, **places)  # noqa: PTH105
                 else:
@@ -230,7 +230,7 @@ class ForeignFile:
                 with suppress(FileExistsError):  # somebody else was faster
                     return self._put_new(source, parent)
             try:
-                found = FileIO(open_plain(self._name, inside=parent))
+                found = FileIO(open_regular(self._name, inside=parent))
             except OSError:
                 return Linked.OTHER  # a link, a pipe, a directory
             with found:
@@ -242,7 +242,7 @@ class ForeignFile:
             if not _is_torn(held, source):
                 return Linked.OTHER
             # In its place: other tables may have the file under another name.
-            with os.fdopen(open_plain(self._name, os.O_WRONLY, inside=parent), "wb") as file:
+            with os.fdopen(open_regular(self._name, os.O_WRONLY, inside=parent), "wb") as file:
                 file.truncate(0)
                 file.write(source)
             return Linked.EQUAL
@@ -265,7 +265,7 @@ class ForeignFile:
                     with os.fdopen(descriptor, "wb") as file:
                         file.write(source)
                 else:
-                    with os.fdopen(open_plain(source), "rb") as content:
+                    with os.fdopen(open_regular(source), "rb") as content:
                         _copy(content, descriptor)
                 os.link(
                     *(fresh, self._name),
@@ -360,7 +360,7 @@ def _copy(source: BinaryIO, target: int) -> None:
 
 
 def _compared(source: str, found: FileIO) -> Linked:
-    with os.fdopen(open_plain(source), "rb") as ours:
+    with os.fdopen(open_regular(source), "rb") as ours:
         if os.path.sameopenfile(ours.fileno(), found.fileno()):
             return Linked.SAME
         size = os.fstat(found.fileno()).st_size
@@ -390,10 +390,10 @@ def _refusing(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
-            raise _not_plain(path) from error
+            raise _not_regular(path) from error
         raise
 
 
-def _not_plain(path: str | Path) -> OSError:
-    text = "is a link, or beyond one, or no regular file; the node opens only plain files there"
+def _not_regular(path: str | Path) -> OSError:
+    text = "is a link, or beyond one, or no regular file; the node opens no others there"
     return OSError(errno.ELOOP, text, str(path))

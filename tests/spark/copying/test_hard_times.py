@@ -83,7 +83,7 @@ class Sites(FaultySites):
         """Bytes of one table's data."""
         return sum(path.stat().st_size for path in (self.lake("A") / "big").glob("*.parquet"))
 
-    def served(self, name: str, what: str = "plain_bytes_total") -> float:
+    def served(self, name: str, what: str = "file_bytes_total") -> float:
         with urlopen(f"{self.node(name).url}/metrics", timeout=15) as answer:
             text = answer.read().decode()
         found = re.search(rf"^sparktxlog_donor_{what} (\S+)$", text, re.MULTILINE)

@@ -100,7 +100,7 @@ def test_chunks_that_shrink_are_compressed(tmp_path: Path) -> None:
     for number, data in enumerate((noisy, numbers, letters)):
         offset = number * CHUNK
         chunk = reader.read(file, offset, CHUNK, compress=True)
-        assert (chunk.digest, chunk.plain_bytes) == (hashlib.sha256(data).hexdigest(), CHUNK)
+        assert (chunk.digest, chunk.file_bytes) == (hashlib.sha256(data).hexdigest(), CHUNK)
         assert chunk.packed == (data is not noisy)
         if chunk.packed:
             assert len(chunk.data) < 0.6 * CHUNK

@@ -89,7 +89,7 @@ def test_what_is_no_plain_file_is_neither_opened_nor_waited_for(planted: Foreign
     try:
         assert planted.put(b"another one") is Linked.OTHER
     except OSError as error:
-        assert "plain file" in str(error)  # noqa: PT017 - a directory on the way, or the name
+        assert "regular file" in str(error)  # noqa: PT017 - a directory on the way, or the name
     # It can be moved out of the way, unless a directory on the way is the link.
     aside = ForeignFile(planted.root, ".set-aside/table/x")
     if not os.path.islink(f"{planted.root}/table"):
@@ -116,7 +116,7 @@ def test_a_pipe_holds_nobody_that_syncs_or_reads(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         sync_several([str(pipe)])
     for act in (read_whole, rewrite_file):
-        with pytest.raises(OSError, match="plain file"):
+        with pytest.raises(OSError, match="regular file"):
             act(pipe)
 
 

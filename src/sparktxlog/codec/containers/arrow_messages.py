@@ -148,7 +148,7 @@ _check_small_schema = lru_cache(maxsize=256)(_check_schema)
 def _declared_bytes(metadata: memoryview, message: int, kind: int, body: memoryview) -> int:
     """Return the declared size of one batch's buffers.
 
-    Compressed buffers start with their inflated size as a little-endian int64, -1 = stored plain.
+    Compressed buffers start with their inflated size as a little-endian int64, -1 = not compressed.
     """
     if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
         raise InvalidRequestError("an Arrow stream is one schema and its batches")

@@ -88,7 +88,7 @@ class TableGiver:
             size_bytes=wanted.size_bytes,
             run=partial(self._base.run_on_files, self._places.where(uuid)),
             turn=self._turn,
-            sent=self._base.metrics.donor_plain_bytes.inc,
+            sent=self._base.metrics.donor_file_bytes.inc,
         )
 
     @asynccontextmanager

@@ -259,7 +259,7 @@ class Donor:
             chunk: Chunk = await self._run(self._chunks.read, file, offset, length, packed)
         metrics = self._metrics
         metrics.donor_chunks.inc()
-        metrics.donor_plain_bytes.inc(chunk.plain_bytes)
+        metrics.donor_file_bytes.inc(chunk.file_bytes)
         metrics.donor_sent_bytes.inc(len(chunk.data))
         return chunk
 

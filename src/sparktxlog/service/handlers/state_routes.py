@@ -30,7 +30,7 @@ from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
-from sparktxlog.storage.foreign_files import open_plain
+from sparktxlog.storage.foreign_files import open_regular
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
@@ -136,7 +136,7 @@ class StateRoutes(RouteHandlers):
             raise InvalidNameError(f"{name[:80]!r} cannot name a probe file", value=name[:80])
         path = Path(self._node.payloads.path(f"probe/{name}"))
         try:
-            descriptor = open_plain(path)
+            descriptor = open_regular(path)
         except FileNotFoundError as error:
             raise PayloadStoreError(
                 f"the node sees no file {path}",

@@ -333,17 +333,17 @@ def test_the_copy_is_the_pinned_state_while_the_replica_goes_on(tmp_path: Path) 
                     for at in range(0, file.size_bytes, CHUNK)
                 ]
                 assert not any(chunk.packed for chunk in chunks)
-                got[file.path] = sum(chunk.plain_bytes for chunk in chunks)
+                got[file.path] = sum(chunk.file_bytes for chunk in chunks)
             assert got == {path: len(data) for path, data in before.items()}
             names = [("t", path) for path in before]
             digests = await here.donor.digests(*key, names)
             assert digests == [chunk_digests(data, CHUNK) for data in before.values()]
-            assert here.metric("plain_bytes_total") == sum(map(len, before.values()))
-            assert here.metric("sent_bytes_total") == here.metric("plain_bytes_total")
+            assert here.metric("file_bytes_total") == sum(map(len, before.values()))
+            assert here.metric("sent_bytes_total") == here.metric("file_bytes_total")
             # Chunks are compressed if the holder takes them so.
             log = next(path for path in before if path.endswith(".json"))
             assert (await here.donor.chunk(*key, "t", log, 0, CHUNK, packed=True)).packed
-            assert here.metric("sent_bytes_total") < here.metric("plain_bytes_total")
+            assert here.metric("sent_bytes_total") < here.metric("file_bytes_total")
 
     asyncio.run(main())
 
@@ -443,7 +443,7 @@ def test_a_lease_in_use_does_not_expire(tmp_path: Path, monkeypatch: pytest.Monk
             here.now += 1_000
             assert here.donor._leases.expire() == []
             go_on.set()
-            assert (await task).plain_bytes == 1
+            assert (await task).file_bytes == 1
             here.now += 59  # renewed at its end
             assert here.donor.lease(*key) == lease
             assert here.donor._leases.expire() == []
