@@ -1,6 +1,6 @@
 """What synchronous transactions cost while all members are there.
 
-Single POSTs to `ordered` at one of three nodes, plain and synchronous in turn: with as many
+Single POSTs to `ordered` at one of three nodes, ordinary and synchronous in turn: with as many
 holders as the acquisition quorum, which is the default, and with one more, from all three.
 """
 
@@ -31,18 +31,20 @@ def _posts(cluster: Cluster, total: int) -> list[Figure]:
     with Client(url) as client:
         client.create_table("events", {"id": "bigint", "name": "string", "value": "double"})
     port = int(url.rsplit(":", 1)[1])
-    plain, two_holders = alternate(port, total, is_sync=True)
+    ordinary, two_holders = alternate(port, total, is_sync=True)
     _need(url, "N")
     again, three_holders = alternate(port, total, is_sync=True)
     return [
         informing(
-            "single POSTs to ordered, 3 nodes, 64 clients, beside synchronous", plain, "tx/s"
+            "single POSTs to ordered, 3 nodes, 64 clients, beside synchronous", ordinary, "tx/s"
         ),
         informing("the same, synchronous with 2 holders", two_holders, "tx/s"),
         at_least(
-            "synchronous rate divided by plain rate, 2 holders", two_holders / plain, "x", 0.9
+            "synchronous rate divided by ordinary rate, 2 holders", two_holders / ordinary, "x", 0.9
         ),
-        informing("synchronous rate divided by plain rate, 3 holders", three_holders / again, "x"),
+        informing(
+            "synchronous rate divided by ordinary rate, 3 holders", three_holders / again, "x"
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Synchronous transactions between real nodes: with one gone they wait, and plain ones do not."""
+"""Synchronous transactions between real nodes: with one gone they wait, and ordinary ones do not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Three:
             await self.stop(name)
 
 
-def test_with_a_node_gone_synchronous_ones_wait_and_plain_ones_do_not(tmp_path: Path) -> None:
+def test_with_a_node_gone_synchronous_ones_wait_and_ordinary_ones_do_not(tmp_path: Path) -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
             three = _Three(tmp_path)
@@ -103,7 +103,7 @@ def _pairs(nodes: dict[str, Node]) -> list[tuple[Node, str]]:
 
 
 def _begin(url: str) -> None:
-    """Commit to a synchronous table and to a plain one, with all nodes there."""
+    """Commit to a synchronous table and to an ordinary one, with all nodes there."""
     with Client(url) as client:
         client.create_table("s", {"id": "bigint"}, is_sync=True)
         client.create_table("p", {"id": "bigint"})
@@ -119,7 +119,7 @@ def _append(url: str, table: str, transaction_id: str, **options: Any) -> Any:
 
 
 def _meanwhile(url: str) -> None:
-    """Commit a plain transaction, and look at what waits, and at what was late."""
+    """Commit an ordinary transaction, and look at what waits, and at what was late."""
     with Client(url) as client:
         client.append("p", [{"id": 2}])
         for told in (client.receipt(_IDS[0]), _append(url, "s", _IDS[0])):

@@ -94,7 +94,7 @@ def _decided(node: Lone, view: View) -> list[Action]:
 
 
 def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
-    """P34: a run that needs three holders waits while there are two members; plain ones go on."""
+    """P34: a run that needs three holders waits while there are two members; ordinary ones go on."""
     node = _without_c(core)
     actions = node.submit(holders=3)
     assert not _stamped(actions)
@@ -106,7 +106,7 @@ def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
 
 
 def waiting_runs_keep_the_order_of_their_session(core: type[Master]) -> None:
-    """P1a, P34: a plain run waits for a synchronous one of its session."""
+    """P1a, P34: an ordinary run waits for a synchronous one of its session."""
     node = _without_c(core)
     node.submit(holders=3, session="s")
     assert not _stamped(node.submit(session="s"))
@@ -216,7 +216,7 @@ def what_waited_too_long_is_not_stamped_after_a_restart(core: type[Master]) -> N
     assert (_refused(actions), _stamped(actions)) == ([(1, "synchro-timeout")], [])
 
 
-def plain_runs_have_room_while_synchronous_ones_wait(core: type[Master]) -> None:
+def ordinary_runs_have_room_while_synchronous_ones_wait(core: type[Master]) -> None:
     """P3b, P34: a quarter of the bound is for what waits for members, and nothing else is."""
     node = _without_c(core)
     node.config = replace(node.config, max_incoming_runs=8)
@@ -239,8 +239,8 @@ def plain_runs_have_room_while_synchronous_ones_wait(core: type[Master]) -> None
     ]
 
 
-def plain_runs_leave_room_for_synchronous_ones(core: type[Master]) -> None:
-    """P3b, P34: else those would be refused as soon as plain ones had taken their part."""
+def ordinary_runs_leave_room_for_synchronous_ones(core: type[Master]) -> None:
+    """P3b, P34: else those would be refused as soon as ordinary ones had taken their part."""
     node = _without_c(core)
     node.config = replace(node.config, max_incoming_runs=8)
     node.start()
@@ -262,7 +262,7 @@ def bytes_have_a_part_too(core: type[Master]) -> None:
 
 
 def a_wedged_node_withdraws_too(core: type[Master]) -> None:
-    """P34: a node that may not stamp says so in time; a plain run waits on."""
+    """P34: a node that may not stamp says so in time; an ordinary run waits on."""
     node = Lone(core)
     node.hear(node.prepare("b", 1))
     node.submit()
@@ -373,17 +373,17 @@ def the_rule_is_decided_and_stays(core: type[Master]) -> None:
 
 
 def each_site_judges_by_the_table(core: type[Master]) -> None:
-    """P25b, P34: what its node took for a plain write takes no effect on a synchronous table."""
+    """P25b, P34: what its node took for an ordinary write takes no effect on a synchronous table."""
     node = Lone(core)
     table = TableDefinition(name="s", columns=(Column(name="c", type="bigint"),), is_sync=True)
     write = (Touch(table="s", schema_version=1),)
-    makes, plain, right = (
+    makes, ordinary, right = (
         node.run_of("b", 1, 1, creates=((0, table),), holders=2),
         node.run_of("b", 2, 2, touches=write),
         node.run_of("b", 3, 3, touches=write, holders=2),
     )
     entry, entries = bytes(32), []
-    for position, header in enumerate((makes, plain, right), start=1):
+    for position, header in enumerate((makes, ordinary, right), start=1):
         node.push(header)
         entries.append(entry_of(header, position, entry))
         entry = entries[-1].chain_hash
@@ -396,7 +396,7 @@ def each_site_judges_by_the_table(core: type[Master]) -> None:
 
 
 def a_prepared_one_is_judged_so_too(core: type[Master]) -> None:
-    """P34, P35: a plain prepared transaction takes no effect on a synchronous table."""
+    """P34, P35: an ordinary prepared transaction takes no effect on a synchronous table."""
     node = Lone(core)
     table = TableDefinition(name="s", columns=(Column(name="c", type="bigint"),), is_sync=True)
     node.disk.tables["s"] = table

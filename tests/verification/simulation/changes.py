@@ -22,7 +22,7 @@ _TABLES = 3
 _MOST_COLUMNS = 12
 #: Part of the changes that drop the table.
 _GONE = 0.15
-#: Chance that a change makes the table synchronous, or plain again.
+#: Chance that a change makes the table synchronous, or ordinary again.
 _SYNCHRONOUS = 0.1
 #: Chance that a run changes a table in two transactions, and of a column that is there.
 _TWICE, _TAKEN = 0.2, 0.03

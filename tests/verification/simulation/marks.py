@@ -51,7 +51,7 @@ EXPECTED = (
     "stale schema",
     "synchronous run stamped", "synchronous run withdrawn", "synchronous run told as late",
     "synchronous run with more holders than the quorum", "synchro quorum changed",
-    "plain run stamped while a synchronous one waits", "run withdrawn with its session",
+    "ordinary run stamped while a synchronous one waits", "run withdrawn with its session",
     "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
     "prepared: conflict", "prepared: stale-schema",
     "commit table: create", "commit table: commit", "commit table: drop", "commit table: rename",

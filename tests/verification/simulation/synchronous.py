@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Part of the runs that are synchronous.
 _RUNS = 0.25
-#: Part of the writes to synchronous tables that a node takes for plain ones.
+#: Part of the writes to synchronous tables that a node takes for ordinary ones.
 _MISTAKEN = 0.3
 #: Part of the runs that stay if one before them in their session is withdrawn.
 _ALONE = 0.3
@@ -52,9 +52,9 @@ class Synchronous:
         self._alone = Random(f"{seed}:alone")
 
     def draw(self, master: Master, touches: Iterable[Touch]) -> int:
-        """Return how many holders a run needs, as a node takes it; 0 = it is a plain one.
+        """Return how many holders a run needs, as a node takes it; 0 = it is an ordinary one.
 
-        Now and then a node takes for plain what is not: then it takes no effect.
+        Now and then a node takes for ordinary what is not: then it takes no effect.
         """
         drawn = self._random.random()
         known = [master.tables.get(touch.table) for touch in touches]
@@ -109,7 +109,7 @@ class SynchronousChecks:
     def refused(self, node: SimulatedNode, ticket: int) -> None:
         """See a client told that its run got no stamp in time."""
         if not node.submits[ticket].facts.holders:
-            violated(f"P34: {node.name} refuses the plain run {ticket} as a synchronous one")
+            violated(f"P34: {node.name} refuses the ordinary run {ticket} as a synchronous one")
 
     def held(self, node: SimulatedNode, header: RunHeader) -> None:
         """See a run become durable."""
@@ -127,7 +127,7 @@ class SynchronousChecks:
         header, holders = action.header, self._holders(action.header.digest)
         if not holders:
             if any(self._holders(s.digest) for s in node.disk.announcements.values()):
-                self._world.marks.hit("plain run stamped while a synchronous one waits")
+                self._world.marks.hit("ordinary run stamped while a synchronous one waits")
             return
         self._world.marks.hit("synchronous run stamped")
         submit = node.submits.get(action.ticket)

@@ -161,7 +161,7 @@ class RunManifest:
     #: (transaction index, condition under which it takes effect), ascending (P27).
     conditions: tuple[tuple[int, Condition], ...] = ()
     #: Of a synchronous run: how many members hold it before it is ordered, the origin included;
-    #: written by the node that accepts it (P34).  0 = a plain run.
+    #: written by the node that accepts it (P34).  0 = an ordinary run.
     holders: int = 0
     #: Of a prepared transaction, alone in its run: those that have to say YES, distinct (P35).
     participants: tuple[str, ...] = ()

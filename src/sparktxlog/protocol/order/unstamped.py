@@ -36,7 +36,7 @@ class Unstamped:
     def __init__(self, submit: RunSubmitted, since: int, now: int, timeout_us: int, *, late: bool):
         self.submit = submit
         self.submitted_at = since
-        #: So many members it waits for; of a plain run 0 (P34).
+        #: So many members it waits for; of an ordinary run 0 (P34).
         self.holders = holders_awaited(submit)
         #: Whether it counts among the runs that wait for members.
         self.held_up = False

@@ -376,7 +376,7 @@ class Submits:
         return found[0].holders
 
     def _holders_needed(self, synchronous: bool) -> int:
-        """Return how many holders a run needs, 0 for a plain one (P34)."""
+        """Return how many holders a run needs, 0 for an ordinary one (P34)."""
         return self._master.view.synchro_quorum if synchronous else 0
 
     async def _older_ids(self, ids: bytes) -> OlderIdsFound:

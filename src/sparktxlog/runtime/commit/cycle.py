@@ -58,7 +58,7 @@ class _Single:
     #: What is known of its id; None = manifests of this wire version do not say it (P31).
     acceptance: Acceptance | None
     size_bytes: int
-    #: How many holders its run needs; 0 = a plain one (P34).
+    #: How many holders its run needs; 0 = an ordinary one (P34).
     holders: int
     alone: bool
     #: Commit tables that it brings files of: of each table one version, because the journal keeps

@@ -62,7 +62,7 @@ class Submission:
     waiters: list[_Waiter] = field(default_factory=list)
     #: Why it failed; that may be known before a client waits.
     failure: TxLogError | None = None
-    #: How many members are to hold it before it is ordered; 0 = a plain run (P34).
+    #: How many members are to hold it before it is ordered; 0 = an ordinary run (P34).
     holders: int = 0
     #: It was ordered with fewer: so many are known to hold it.
     fewer: int | None = None

@@ -55,12 +55,12 @@ def _touch(table: str, txs: tuple[int, ...] | None = None, version: int = 1) -> 
     return Touch(table=table, schema_version=version, txs=txs)
 
 
-def test_a_plain_write_to_a_synchronous_table_takes_no_effect() -> None:
+def test_an_ordinary_write_to_a_synchronous_table_takes_no_effect() -> None:
     effects = _effects(T, replace(U, is_sync=True))
     plain = _facts(3, (_touch("t"), _touch("u", (1,))))
     rejections, _ = effects.apply(1, plain)
     assert _codes(rejections) == [(1, "stale-schema")]
-    text = "table 'u' is synchronous, the transaction was taken as a plain one"
+    text = "table 'u' is synchronous, the transaction was taken as an ordinary one"
     assert [one.text for one in rejections] == [text]
     assert effects.apply(4, replace(_facts(3, plain.touches), holders=2)) == ((), ())
     made = replace(_facts(1, (_touch("v"),), ((0, replace(U, name="v", is_sync=True)),)), holders=0)

@@ -19,7 +19,7 @@ def _submitted(ticket: int, n: int, holders: int) -> RunSubmitted:
     return RunSubmitted(ticket=ticket, digest=digest, size_bytes=10, staged_bytes=0, facts=facts)
 
 
-def test_plain_runs_are_not_counted_and_the_oldest_counts() -> None:
+def test_ordinary_runs_are_not_counted_and_the_oldest_counts() -> None:
     staging, stream = Staging(100, 100), Stream("a", 0)
     for ticket, (n, holders) in enumerate(((4, 0), (2, 3), (3, 3)), start=1):
         staging.add(_submitted(ticket, n, holders), 10 * ticket, 0, late=False)
