@@ -1,4 +1,4 @@
-"""Synchronous transactions between real nodes: with one gone they wait, and ordinary ones do not."""
+"""Synchronous transactions between real nodes: with one gone they wait, ordinary ones do not."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _decided(node: Lone, view: View) -> list[Action]:
 
 
 def with_too_few_members_nothing_is_stamped(core: type[Master]) -> None:
-    """P34: a run that needs three holders waits while there are two members; ordinary ones go on."""
+    """P34: a run that needs three holders waits while there are two members; others go on."""
     node = _without_c(core)
     actions = node.submit(holders=3)
     assert not _stamped(actions)
@@ -373,7 +373,7 @@ def the_rule_is_decided_and_stays(core: type[Master]) -> None:
 
 
 def each_site_judges_by_the_table(core: type[Master]) -> None:
-    """P25b, P34: what its node took for an ordinary write takes no effect on a synchronous table."""
+    """P25b, P34: what its node took for an ordinary write has no effect on a synchronous table."""
     node = Lone(core)
     table = TableDefinition(name="s", columns=(Column(name="c", type="bigint"),), is_sync=True)
     write = (Touch(table="s", schema_version=1),)

@@ -5,11 +5,12 @@ A transaction is REJECTED as a whole if its id is already in the id window, if i
 than that window after it was accepted, or later than it is valid, if it creates a table that exists
 with another definition, or whose name is that of a table of the other kind, if it touches a table
 that does not exist (any more) or has another schema version (P33), if it writes to a synchronous
-table in an ordinary run (P34), if its run is void (P32), or if its condition does not hold (P27).  To
-create an identical table again is a commit without effect.  A create counts for its own transaction
-and later ones, a change of a table, also its drop, for later ones.  A table that is created after a
-drop of its name is another one: schema versions and writes of the name go on.  A prepared
-transaction is judged twice: where it is ordered, and where its last participant says YES (P35).
+table in an ordinary run (P34), if its run is void (P32), or if its condition does not hold (P27).
+To create an identical table again is a commit without effect.  A create counts for its own
+transaction and later ones, a change of a table, also its drop, for later ones.  A table that is
+created after a drop of its name is another one: schema versions and writes of the name go on.  A
+prepared transaction is judged twice: where it is ordered, and where its last participant says YES
+(P35).
 Commit tables are not among these: see `commits` (P36).
 
 Cost: O(blocks) for a run, however many tables there are; transactions are looked at one by one only
@@ -373,7 +374,10 @@ class Effects:
             f"the transaction was made for {touch.schema_version}"
         )
         if table.schema_version == touch.schema_version:
-            text = f"table {touch.table!r} is synchronous, the transaction was taken as an ordinary one"
+            text = (
+                f"table {touch.table!r} is synchronous, the transaction was taken as an ordinary "
+                "one"
+            )
         return Rejection(
             index=index,
             code=StaleSchemaError.code,
