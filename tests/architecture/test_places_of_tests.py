@@ -106,7 +106,7 @@ ELSEWHERE = {
     "runtime/commit/delivery.py": "service/test_client_api.py",
     "runtime/commit_tables/commit_catalog.py": "service/test_commit_tables.py",
     "runtime/commit_tables/commit_placer.py": "service/test_travelling_commits.py",
-    "runtime/commit_tables/reader_tables.py": "service/test_plain_tables.py",
+    "runtime/commit_tables/reader_tables.py": "service/test_reader_tables.py",
     "runtime/commit_tables/row_tables.py": "service/test_catalog_of_rows.py",
     "runtime/commit_tables/scheduled_checks.py": _VERIFIED,
     "runtime/commit_tables/schema_names.py": _CATALOG,

@@ -109,11 +109,11 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     _check_secrets(read, where, peers)
     grants = _resolve_grants(read, where)
     rule = _resolve_quorum(read, values, where, peers)
-    if read["commit-table-url"] and read["plain-table-dir"]:
+    if read["commit-table-url"] and read["reader-table-dir"]:
         raise _wrong(
-            values["plain-table-dir"][1],
-            "plain-table-dir",
-            str(read["plain-table-dir"]),
+            values["reader-table-dir"][1],
+            "reader-table-dir",
+            str(read["reader-table-dir"]),
             "is not kept for commit tables in a bucket (commit-table-url)",
         )
     for low, high in _ASCENDING:
@@ -143,7 +143,7 @@ def check_directories(config: NodeConfig) -> None:
         ("data-dir", config.data_dir),
         ("payload-dir", config.payload_dir),
         ("commit-table-dir", config.commit_table_dir),
-        ("plain-table-dir", config.plain_table_dir),
+        ("reader-table-dir", config.reader_table_dir),
     ):
         if path is None:
             continue

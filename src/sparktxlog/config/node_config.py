@@ -168,7 +168,7 @@ class NodeConfig:
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, which no other user may read; default: the "
         "environment, or the role of the machine."
     )
-    plain_table_dir: Path | None = Setting(_tables_path)(
+    reader_table_dir: Path | None = Setting(_tables_path)(
         "Directory in which the node keeps a plain Delta table for each commit table, as "
         "schema/table, for readers without a catalog; best on the file system of commit-table-dir, "
         "else all files are copied. Default: none."

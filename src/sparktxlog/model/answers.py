@@ -36,7 +36,7 @@ class InfoAnswer(TypedDict):
     payload_root: str
     lake_root: str
     commit_table_root: str
-    plain_table_root: str | None
+    reader_table_root: str | None
     log_root: str
     commit_table_dir: str
     #: The prefix in a bucket that has the commit tables instead; None = none.

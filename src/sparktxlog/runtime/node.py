@@ -214,7 +214,7 @@ class Node:
             self._run("placing commits", self.catalog.placer.watch())
             self._run("telling what is held", self.sites_data.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
-            self._run("following commit tables", self.catalog.plain.watch())
+            self._run("following commit tables", self.catalog.reader_tables.watch())
             self._run("recounting commit tables", self.catalog.schedule.watch())
         self.membership.start(self._connections)
         if publishes:
@@ -366,9 +366,9 @@ class Node:
             "payload_root": str(config.payload_dir),
             "lake_root": str(config.lake_dir),
             "commit_table_root": str(config.commit_table_dir),
-            "plain_table_root": None
-            if config.plain_table_dir is None
-            else str(config.plain_table_dir),
+            "reader_table_root": None
+            if config.reader_table_dir is None
+            else str(config.reader_table_dir),
             "log_root": str(config.data_dir / "log"),
             "commit_table_dir": str(config.commit_table_dir),
             "commit_table_url": config.commit_table_url,

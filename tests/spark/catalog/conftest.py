@@ -23,9 +23,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 
 @contextmanager
-def plain_tables_node(directory: Path) -> Iterator[RunningNode]:
-    """Run a node that keeps plain tables, too, below `plain`."""
-    plain = f'plain-table-dir = "{directory / "plain"}"'
+def reader_tables_node(directory: Path) -> Iterator[RunningNode]:
+    """Run a node that keeps reader tables, too, below `plain`."""
+    plain = f'reader-table-dir = "{directory / "plain"}"'
     running = start_node(directory, f'client-token = "{TOKEN}"', plain)
     yield running
     running.stop()

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.architecture.source_tree import ROOT
 from tests.spark.api.nodes import RunningNode
-from tests.spark.catalog.conftest import TOKEN, plain_tables_node
+from tests.spark.catalog.conftest import TOKEN, reader_tables_node
 from tests.support.node_processes import wait_until
 from tests.support.other_readers import SOUGHT, Found, found_by, packages, read_all
 
@@ -79,10 +79,10 @@ EXPLAINED = {
         ("DuckDB", "renamed column"),
     },
     "commit tables": {
-        *((_FILTERS, one) for one in ("plain table", "released")),
-        ("polars", "plain table, deletion vectors"),
+        *((_FILTERS, one) for one in ("reader table", "released")),
+        ("polars", "reader table, deletion vectors"),
         ("polars", "released, deletion vectors"),
-        ("DuckDB", "plain table, two names of a column"),
+        ("DuckDB", "reader table, two names of a column"),
         ("DuckDB", "released, two names of a column"),
     },
 }
@@ -90,9 +90,9 @@ EXPLAINED = {
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """A node that keeps plain tables, too."""
+    """A node that keeps reader tables, too."""
     packages()  # or the test is skipped
-    with plain_tables_node(tmp_path_factory.mktemp("node")) as running:
+    with reader_tables_node(tmp_path_factory.mktemp("node")) as running:
         yield running
 
 
@@ -280,7 +280,7 @@ def test_the_page_says_what_each_reader_reads_of_commit_tables(
         if holed:
             tx.sql(f"DELETE FROM {table} WHERE id < 3")
         last = 2 if holed else 1
-        wait_until(lambda p=path, n=last: newest_commit(p) == n, what="the plain table")
+        wait_until(lambda p=path, n=last: newest_commit(p) == n, what="the reader table")
         way = {"SQL: `tx.default.orders`": _by_spark(lambda t=table: tx.table(t))}
         if name == "whole":
             uri = tx.sql(f"DESCRIBE DETAIL {table}").first()["location"]  # type: ignore[index]
@@ -291,7 +291,7 @@ def test_the_page_says_what_each_reader_reads_of_commit_tables(
             name
         ]
         matrix.add(
-            f"plain table{title}",
+            f"reader table{title}",
             path,
             {"Spark by path": _by_spark(_by_path(tx, path), seeks=True)},
         )

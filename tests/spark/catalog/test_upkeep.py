@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
-from tests.spark.catalog.conftest import TOKEN, plain_tables_node
+from tests.spark.catalog.conftest import TOKEN, reader_tables_node
 from tests.support.command_line import run_job
 from tests.support.delta_writer import path_of
 from tests.support.node_processes import wait_until
@@ -41,8 +41,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    """A node that keeps plain tables, too."""
-    with plain_tables_node(tmp_path_factory.mktemp("node")) as running:
+    """A node that keeps reader tables, too."""
+    with reader_tables_node(tmp_path_factory.mktemp("node")) as running:
         yield running
 
 
@@ -66,11 +66,11 @@ def test_a_reader_without_a_catalog_sees_the_same_rows(tx: SparkSession, node: R
     tx.sql("CREATE TABLE tx.default.p (id BIGINT, v STRING) USING delta")
     tx.sql("INSERT INTO tx.default.p VALUES (1, 'a'), (2, 'b')")
     path = node.directory / "plain" / "default" / "p"
-    wait_until(lambda: newest_commit(path) == 1, what="version 1 of the plain table")
+    wait_until(lambda: newest_commit(path) == 1, what="version 1 of the reader table")
     before = DeltaTable(str(path)).to_pandas()
     assert sorted(before.itertuples(index=False, name=None)) == [(1, "a"), (2, "b")]
     tx.sql("DELETE FROM tx.default.p WHERE id = 2")  # by a deletion vector
-    wait_until(lambda: newest_commit(path) == 2, what="version 2 of the plain table")
+    wait_until(lambda: newest_commit(path) == 2, what="version 2 of the reader table")
     found = QueryBuilder().register("p", DeltaTable(str(path))).execute("SELECT id, v FROM p")
     assert pa.table(found.read_all()).to_pylist() == [{"id": 1, "v": "a"}]
     assert rows(tx, f"SELECT * FROM delta.`{path}`") == [(1, "a")]
@@ -190,7 +190,7 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     assert "catalogManaged" in made.path.read_text()
 
     plain = node.directory / "plain" / "default" / "v"
-    wait_until(lambda: newest_commit(plain) == 4, what="version 4 of the plain table")
+    wait_until(lambda: newest_commit(plain) == 4, what="version 4 of the reader table")
     killed = table.parent / TRANSACTION_TWINS / "of a job that was killed"
     killed.mkdir(parents=True)
     # A month later: old files go, and a log that begins with the checkpoint says all.

@@ -120,7 +120,7 @@ def _maintain_commit_tables(
     with closing(CatalogLink(context.arguments.url, token=client_token())) as link:
         tables = link.tables()
         root = Path(info.commit_table_root)
-        plain = None if info.plain_table_root is None else Path(info.plain_table_root)
+        readers = None if info.reader_table_root is None else Path(info.reader_table_root)
         if info.commit_table_url is not None:
             if tables:
                 say(f"commit tables are left as they are: they lie in {info.commit_table_url}")
@@ -131,7 +131,7 @@ def _maintain_commit_tables(
             return [], []
         with one_at_a_time(root):
             keeper = CommitTableKeeper(
-                lambda: context.spark, link, root, wanted, say, plain_root=plain
+                lambda: context.spark, link, root, wanted, say, reader_root=readers
             )
             done = keeper.maintain(tables)
             gone = (

@@ -29,7 +29,7 @@ _KINDS = {
     "9p": "is of another machine: its locks and fsync may not hold",
 }
 #: Pairs between which files get second names; across file systems they are copied.
-_LINKED = (("payload-dir", "lake-dir"), ("commit-table-dir", "plain-table-dir"))
+_LINKED = (("payload-dir", "lake-dir"), ("commit-table-dir", "reader-table-dir"))
 _OTHER_USERS = "Run doctor as the node's user, or let that user write the directory."
 
 

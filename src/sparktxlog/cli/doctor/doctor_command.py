@@ -155,7 +155,7 @@ def _directories(config: NodeConfig) -> dict[str, Path]:
         "payload-dir": config.payload_dir,
         "lake-dir": config.lake_dir,
         "commit-table-dir": config.commit_table_dir,
-        "plain-table-dir": config.plain_table_dir,
+        "reader-table-dir": config.reader_table_dir,
         "backup-dir": config.backup_dir,
     }
     return {key: path for key, path in found.items() if path is not None}

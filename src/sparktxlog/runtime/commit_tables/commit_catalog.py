@@ -65,7 +65,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
-from sparktxlog.runtime.commit_tables.reader_tables import PlainTables
+from sparktxlog.runtime.commit_tables.reader_tables import ReaderTables
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
@@ -113,9 +113,9 @@ class CommitCatalog:
         #: Recounts and mends them.
         self.recounts = TableRecounts(base, records, self.fetcher, places, placer.versions)
         self.schedule = ScheduledChecks(base, core.executor, self.recounts)
-        self.plain = PlainTables(base, placer, places)
+        self.reader_tables = ReaderTables(base, placer, places)
         #: What is shown of them.
-        self.overview = TableOverview(base, placer, self.fetcher, self.recounts, self.plain)
+        self.overview = TableOverview(base, placer, self.fetcher, self.recounts, self.reader_tables)
         self.schemas = SchemaNames(
             base.state.values,
             core.executor,

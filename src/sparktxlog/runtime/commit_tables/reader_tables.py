@@ -1,7 +1,7 @@
 """Keeps a plain Delta table for each commit table, for readers without a catalog.
 
 It follows what is placed, version by version, and goes when its table is dropped.  Nobody waits for
-it: a plain table that cannot be written makes no commit fail.
+it: a reader table that cannot be written makes no commit fail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.commit_tables.reader_table import ReaderTable, remove_unknown
 from sparktxlog.supervision import foreseen
 
-_log = structlog.get_logger("sparktxlog.plain")
+_log = structlog.get_logger("sparktxlog.readers")
 
 #: Seconds that one wait for the next ordered transaction takes at most.
 _WAIT_S = 3_600.0
@@ -28,23 +28,23 @@ _WAIT_S = 3_600.0
 _RETRY_S = 10.0
 
 
-class PlainTables:
-    """The plain tables of this site, `<plain-table-dir>/<schema>/<table>`."""
+class ReaderTables:
+    """The reader tables of this site, `<reader-table-dir>/<schema>/<table>`."""
 
     def __init__(self, base: Foundation, placer: CommitPlacer, places: Places) -> None:
         self._base = base
         self._placer = placer
         self._places = places
-        self._root = base.config.plain_table_dir
+        self._root = base.config.reader_table_dir
         self._tables: dict[str, ReaderTable] = {}
-        #: UUID → the version that the plain table has.
+        #: UUID → the version that the reader table has.
         self._versions: dict[str, int] = {}
         self._failed: dict[str, TxLogError] = {}
 
     def warnings(self) -> list[OperatorWarning]:
-        """Return the plain tables that are behind, and why."""
+        """Return the reader tables that are behind, and why."""
         return [
-            {"code": "plain-table-behind", "text": f"{error.message}  {error.hint}".strip()}
+            {"code": "reader-table-behind", "text": f"{error.message}  {error.hint}".strip()}
             for error in self._failed.values()
         ]
 
@@ -76,10 +76,10 @@ class PlainTables:
         try:
             gone = await self._base.run_on_files(root, remove_unknown, root, kept)
         except StorageError as error:
-            _log.warning("plain tables of dropped tables are left", reason=str(error))
+            _log.warning("reader tables of dropped tables are left", reason=str(error))
             return
         for directory in gone:
-            _log.info("plain table removed", path=str(directory))
+            _log.info("reader table removed", path=str(directory))
 
     async def _follow(self, root: Path, table: CommitTable) -> None:
         uuid = table.uuid
@@ -92,7 +92,7 @@ class PlainTables:
         except Exception as error:  # noqa: BLE001
             found = foreseen(error)
             if uuid not in self._failed:
-                _log.warning("plain table is behind", table=table.name, reason=str(found))
+                _log.warning("reader table is behind", table=table.name, reason=str(found))
             self._failed[uuid] = found
             self._tables.pop(uuid, None)  # the next attempt looks at all of it
             return

@@ -10,7 +10,7 @@ from sparktxlog.health.verdicts import SiteState, table_state
 from sparktxlog.model.answers import CommitTableLine, CommitTablesState, OperatorWarning
 from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
-from sparktxlog.runtime.commit_tables.reader_tables import PlainTables
+from sparktxlog.runtime.commit_tables.reader_tables import ReaderTables
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher, TableTransfer
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.foundation import Foundation
@@ -28,13 +28,13 @@ class TableOverview:
         placer: CommitPlacer,
         fetcher: TableFetcher,
         recounts: TableRecounts,
-        plain: PlainTables,
+        reader_tables: ReaderTables,
     ) -> None:
         self._base = base
         self._placer = placer
         self._fetcher = fetcher
         self._recounts = recounts
-        self._plain = plain
+        self._reader_tables = reader_tables
 
     # -- warnings ----------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class TableOverview:
             if (table := tables.get(uuid)) is not None:
                 text = f"{self._differs(uuid)}.  Run `sparktxlog repair {table.name}`."
                 found.append({"code": "commit-table-diverged", "text": text})
-        return [*found, *self._plain.warnings()]
+        return [*found, *self._reader_tables.warnings()]
 
     def _differs(self, uuid: str) -> str:
         first, *more = self._recounts.findings[uuid]

@@ -36,13 +36,13 @@ from sparktxlog.storage.foreign_files import Linked
 #: Says whose table a directory is; without it the directory is somebody else's.
 _MARK = ".sparktxlog"
 _VECTORS = "deletionVectors"
-#: Versions between two checkpoints of a plain table.
+#: Versions between two checkpoints of a reader table.
 _CHECKPOINT_EVERY = 100
 _DROPPED = frozenset({"catalogManaged", "v2Checkpoint", "vacuumProtocolCheck"})
 _PROPERTIES = ("delta.checkpointPolicy", "delta.enableDeletionVectors")
 
 
-_log = structlog.get_logger("sparktxlog.plain")
+_log = structlog.get_logger("sparktxlog.readers")
 
 
 class _TouchedError(Exception):
@@ -50,23 +50,23 @@ class _TouchedError(Exception):
 
 
 class ReaderTable:
-    """The plain table of one commit table; its methods block, and run one at a time.
+    """The reader table of one commit table; its methods block, and run one at a time.
 
     Args:
         table: The commit table's directory.
-        target: Where the plain one is.
+        target: Where the reader table is.
     """
 
     def __init__(self, table: Path, target: Path) -> None:
         self._table = table
         self._target = target
         self._version = -1
-        #: Of the newest version, as it is in the plain log.
+        #: Of the newest version, as it is in the log of the reader table.
         self._protocol: dict[str, Any] = {}
         self._is_open = False
 
     def follow(self, version: int) -> None:
-        """Bring the plain table to a version; all versions up to it are placed.
+        """Bring the reader table to a version; all versions up to it are placed.
 
         Raises:
             CorruptLogError: The table's log does not begin with version 0, or lacks a file; or the
@@ -97,8 +97,8 @@ class ReaderTable:
             write_durably(mark, self._table.name.encode())
         elif not mark.is_file():
             raise CorruptLogError(
-                f"{self._target} is no plain table of this node",
-                hint="Move it away, or choose another plain-table-dir.",
+                f"{self._target} is no reader table of this node",
+                hint="Move it away, or choose another reader-table-dir.",
                 path=str(self._target),
             )
         elif read_whole(mark) != self._table.name.encode():
@@ -119,7 +119,7 @@ class ReaderTable:
         path = self._target / commit_file_name(number)
         raw = read_whole(path) if path.is_file() else b""
         if (self._table / commit_file_name(number)).exists():
-            if self._plain(number) != raw:
+            if self._rewritten(number) != raw:
                 raise _TouchedError
         else:  # Delta cleaned the table's log up
             for line in raw.splitlines():
@@ -132,7 +132,7 @@ class ReaderTable:
         for number in numbers:
             # What a power loss tears is found at the next start.
             place = target / commit_file_name(number)
-            if create_version(place, self._plain(number), durable=False) is Linked.OTHER:
+            if create_version(place, self._rewritten(number), durable=False) is Linked.OTHER:
                 raise _TouchedError
             self._version = number
 
@@ -152,8 +152,8 @@ class ReaderTable:
         self._is_open = True
         shutil.rmtree(old, ignore_errors=True)
 
-    def _plain(self, number: int) -> bytes:
-        """Return a version for the plain log, and take note of its protocol."""
+    def _rewritten(self, number: int) -> bytes:
+        """Return a version for the log of the reader table, and take note of its protocol."""
         raw = commit_bytes(self._table, number)
         lines = raw.splitlines()
         protocol = self._protocol
@@ -190,7 +190,7 @@ def _reduced(protocol: dict[str, Any], has_vectors: bool) -> dict[str, Any]:
 
 
 def remove_unknown(root: Path, known: set[Path]) -> list[Path]:
-    """Remove plain tables of no table of the log; return them.
+    """Remove reader tables of no table of the log; return them.
 
     Args:
         known: Where the tables are that stay.

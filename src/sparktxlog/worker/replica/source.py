@@ -76,8 +76,8 @@ class NodeInfo:
     commit_table_root: str = ""
     #: The prefix in a bucket that has them instead; None = none.
     commit_table_url: str | None = None
-    #: Directory of plain tables next to them, None = there are none.
-    plain_table_root: str | None = None
+    #: Directory of reader tables next to them, None = there are none.
+    reader_table_root: str | None = None
     #: Where old files are kept before a copy replaces them, None = nowhere.
     backup_dir: str | None = None
     #: Seconds between reports.

@@ -85,7 +85,7 @@ class CommitTableKeeper:
         link: The node of this site.
         root: The directory of all tables, which is here.
         tell: Called with a line after each table.
-        plain_root: That of the plain tables next to them, None = there are none.
+        reader_root: That of the reader tables next to them, None = there are none.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class CommitTableKeeper:
         wanted: Upkeep,
         tell: Callable[[str], None] = lambda _: None,
         *,
-        plain_root: Path | None = None,
+        reader_root: Path | None = None,
     ) -> None:
-        self._plain_root = plain_root
+        self._reader_root = reader_root
         self._spark = spark
         self._link = link
         self._root = root
@@ -253,10 +253,10 @@ class CommitTableKeeper:
         found.staged_commits = len(staged.paths)
         if self._wanted.dry_run:
             return
-        if self._plain_root is not None:
-            plain = self._plain_root / Path(*found.table.split("."))
+        if self._reader_root is not None:
+            readers = self._reader_root / Path(*found.table.split("."))
             for path in old.paths:
-                (plain / path.relative_to(table)).unlink(missing_ok=True)
+                (readers / path.relative_to(table)).unlink(missing_ok=True)
         old.remove()
         staged.remove()
 

@@ -1,4 +1,4 @@
-"""Plain tables for readers without a catalog: read by deltalake, followed, made again."""
+"""Reader tables for readers without a catalog: read by deltalake, followed, made again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read(path: Path) -> tuple[int, list[int]]:
     return found.version(), sorted(found.to_pyarrow_table()["id"].to_pylist())
 
 
-def test_a_plain_table_follows_its_table(table: StagedTable, tmp_path: Path) -> None:
+def test_a_reader_table_follows_its_table(table: StagedTable, tmp_path: Path) -> None:
     target = tmp_path / "plain" / "s" / "t"
     plain = ReaderTable(table.directory, target)
     plain.follow(0)
@@ -143,7 +143,7 @@ def test_deletion_vectors_are_named_from_the_first_one_on(
 def test_the_directory_of_somebody_else_is_left_alone(table: StagedTable, tmp_path: Path) -> None:
     target = tmp_path / "plain" / "s" / "t"
     target.mkdir(parents=True)
-    with pytest.raises(CorruptLogError, match="no plain table of this node"):
+    with pytest.raises(CorruptLogError, match="no reader table of this node"):
         ReaderTable(table.directory, target).follow(0)
     assert remove_unknown(tmp_path / "plain", set()) == []
     other = target.with_name("o")

@@ -21,15 +21,15 @@ async def commit(caller: Caller, table: StagedTable, version: int) -> None:
 async def warnings(caller: Caller) -> list[str]:
     status, answer = await caller.ask("GET", "/v1/status")
     assert status == 200
-    return [one["text"] for one in answer["warnings"] if one["code"] == "plain-table-behind"]
+    return [one["text"] for one in answer["warnings"] if one["code"] == "reader-table-behind"]
 
 
-def test_a_plain_table_follows_each_version_and_goes_with_its_table(tmp_path: Path) -> None:
+def test_a_reader_table_follows_each_version_and_goes_with_its_table(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     path = root / "default" / "t"
 
     async def main() -> None:
-        async with catalog(tmp_path, plain_table_dir=str(root)) as caller:
+        async with catalog(tmp_path, reader_table_dir=str(root)) as caller:
             table = await caller.create()
             await until(lambda: newest_commit(path) == 0)
             for version in (1, 2):
@@ -37,7 +37,7 @@ def test_a_plain_table_follows_each_version_and_goes_with_its_table(tmp_path: Pa
             await until(lambda: newest_commit(path) == 2)
         # What a start finds is checked; what is missing is added.
         shutil.rmtree(path)
-        async with catalog(tmp_path, plain_table_dir=str(root)) as caller:
+        async with catalog(tmp_path, reader_table_dir=str(root)) as caller:
             await until(lambda: newest_commit(path) == 2)
             renamed = {"new-name": "u"}
             assert (await caller.ask("POST", f"{path_of('t')}/rename", renamed))[0] == 204
@@ -48,18 +48,18 @@ def test_a_plain_table_follows_each_version_and_goes_with_its_table(tmp_path: Pa
     asyncio.run(main())
 
 
-def test_a_plain_table_that_cannot_be_written_stops_no_commit(tmp_path: Path) -> None:
+def test_a_reader_table_that_cannot_be_written_stops_no_commit(tmp_path: Path) -> None:
     root = tmp_path / "plain"
     path = root / "default" / "t"
     path.mkdir(parents=True)
 
     async def main() -> None:
-        async with catalog(tmp_path, plain_table_dir=str(root)) as caller:
+        async with catalog(tmp_path, reader_table_dir=str(root)) as caller:
             table = await caller.create()
             await commit(caller, table, 1)
             while not (said := await warnings(caller)):
                 await asyncio.sleep(0.05)  # the status tells of no event
-            assert "no plain table of this node" in said[0]
+            assert "no reader table of this node" in said[0]
             path.rmdir()
             await commit(caller, table, 2)
             await until(lambda: newest_commit(path) == 2)
