@@ -313,7 +313,7 @@ def test_a_cluster_changes_over_without_a_stop(tmp_path: Path, authority: Author
             # 2. one node after the other gets its certificate
             for name, schemes in (("A", ("https", "http")), ("B", ("http", "https"))):
                 await sites.stop(name)
-                await sites.start(name, sites.settings(name, tls_mode="allow-plain"))
+                await sites.start(name, sites.settings(name, tls_mode="allow-http"))
                 await works(*schemes)
             for name in "AB":  # 3. the old addresses go
                 await asyncio.to_thread(move, name, "https", "https")

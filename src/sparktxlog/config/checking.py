@@ -294,7 +294,7 @@ def _check_tls(read: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], w
             continue
         if not any(url.startswith("https:") for url in split_urls(read_urls(value))):
             why = "is no https address, and tls-mode is require"
-            hint = "Write https://host:port; tls-mode = allow-plain takes both for a while."
+            hint = "Write https://host:port; tls-mode = allow-http takes both for a while."
             raise _wrong(source, key, value, why, hint)
 
 

@@ -16,15 +16,15 @@ from sparktxlog.config.node_config import SECRETS, NodeConfig, variable_of
 from sparktxlog.model.answers import OperatorWarning
 from sparktxlog.model.values import is_loopback, split_urls
 
-PLAIN, OPEN_FILE, ON_COMMAND_LINE = "plain-allowed", "open-secret", "secret-on-command-line"
+HTTP_ALLOWED, OPEN_FILE, ON_COMMAND_LINE = "http-allowed", "open-secret", "secret-on-command-line"
 
 
 def exposures(config: NodeConfig) -> list[OperatorWarning]:
     """Return what lets others see secrets of a node, as its files are now."""
-    return [*_plain(config), *_open_files(config), *_on_command_line(config)]
+    return [*_http(config), *_open_files(config), *_on_command_line(config)]
 
 
-def _plain(config: NodeConfig) -> list[OperatorWarning]:
+def _http(config: NodeConfig) -> list[OperatorWarning]:
     urls = [config.master_url, *(peer.url for peer in config.peers)]
     hosts = [
         config.listen[0],
@@ -33,10 +33,10 @@ def _plain(config: NodeConfig) -> list[OperatorWarning]:
     if not config.uses_tls or config.tls_mode == "require" or all(map(is_loopback, hosts)):
         return []
     text = (
-        "tls-mode is allow-plain: who uses http sends tokens and rows for all to read; set "
+        "tls-mode is allow-http: who uses http sends tokens and rows for all to read; set "
         "tls-mode = require once all clients and peers use https"
     )
-    return [{"code": PLAIN, "text": text}]
+    return [{"code": HTTP_ALLOWED, "text": text}]
 
 
 def _open_files(config: NodeConfig) -> list[OperatorWarning]:

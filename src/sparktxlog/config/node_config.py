@@ -241,8 +241,8 @@ class NodeConfig:
     tls_ca_file: Path | None = Setting(_path)(
         "PEM file with the authority, or several, that sign the certificates of all nodes."
     )
-    tls_mode: str = Setting(one_of("require", "allow-plain"), "require")(
-        "What a node with a certificate does without TLS: require: nothing; allow-plain: clients "
+    tls_mode: str = Setting(one_of("require", "allow-http"), "require")(
+        "What a node with a certificate does without TLS: require: nothing; allow-http: clients "
         "and peers may also use http, while a cluster changes over to https."
     )
     client_token: str | None = Setting(read_text, secret=True)(

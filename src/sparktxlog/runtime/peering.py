@@ -152,7 +152,7 @@ class Peering:
 
         Args:
             headers: Of the request; they name its sender.
-            shown: DNS names of the certificate; None = the connection is a plain one, so the
+            shown: DNS names of the certificate; None = the connection has no TLS, so the
                 sender has to sign.
 
         Raises:

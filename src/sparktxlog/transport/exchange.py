@@ -107,7 +107,7 @@ async def ask(
 
     Raises:
         CertificateError: One side does not accept the other one's certificate, or the address is a
-            plain one and only TLS is spoken (definite).
+            one with http and only TLS is spoken (definite).
         PeerTimeoutError: No answer in time (not definite).
         UnreachableError: The connection was refused: nobody listens there (definite).
         TransportError: The connection failed in another way, or broke (not definite).

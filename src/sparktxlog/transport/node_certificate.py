@@ -108,14 +108,14 @@ class NodeCertificate:
         """Return how a connection to a peer proves the identity of both, as asyncio opens one.
 
         Raises:
-            CertificateError: The address is a plain one, and only TLS is spoken (definite).
+            CertificateError: The address has http, and only TLS is spoken (definite).
         """
         if url.startswith("https:"):
             return {"ssl": self.contexts.peer, "server_hostname": node_id}
         if self.only_tls:
             raise CertificateError(
                 f"{url} is no https address, and this node speaks with peers by TLS only",
-                hint="Give that node an https address, or set tls-mode = allow-plain for a while.",
+                hint="Give that node an https address, or set tls-mode = allow-http for a while.",
                 peer=node_id,
             )
         return {}

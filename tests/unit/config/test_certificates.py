@@ -103,9 +103,9 @@ def test_plain_addresses_need_a_mode_that_allows_them(authority: Authority, good
     ):
         with pytest.raises(ConfigError, match="no https address") as caught:
             config_of(authority, good, **changes)
-        assert "allow-plain" in caught.value.hint
-        more = {"cluster_secret": "x" * 16, "tls_mode": "allow-plain"}
-        assert config_of(authority, good, **changes, **more).tls_mode == "allow-plain"
+        assert "allow-http" in caught.value.hint
+        more = {"cluster_secret": "x" * 16, "tls_mode": "allow-http"}
+        assert config_of(authority, good, **changes, **more).tls_mode == "allow-http"
     both = {"peer.1.id": "B", "peer.1.url": "http://127.0.0.1:7071,https://127.0.0.1:7071"}
     assert config_of(authority, good, **both).uses_tls
 
@@ -114,7 +114,7 @@ def test_only_without_signatures_there_is_no_secret(authority: Authority, good: 
     peer = {"peer.1.id": "B", "peer.1.url": "https://127.0.0.1:7071"}
     assert config_of(authority, good, **peer).cluster_secret is None
     with pytest.raises(ConfigError, match="cluster-secret is required"):
-        config_of(authority, good, **peer, tls_mode="allow-plain")
+        config_of(authority, good, **peer, tls_mode="allow-http")
 
 
 def test_the_command_checks_the_files(

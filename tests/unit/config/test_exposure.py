@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import NodeConfig, exposures, load_config
-from sparktxlog.config.exposure import ON_COMMAND_LINE, OPEN_FILE, PLAIN
+from sparktxlog.config.exposure import HTTP_ALLOWED, ON_COMMAND_LINE, OPEN_FILE
 from sparktxlog.errors import ConfigError, InvalidRequestError
 from sparktxlog.http.link import node_address
 
@@ -58,7 +58,7 @@ def test_a_file_with_secrets_that_others_can_read_is_told(
         other.write_text(TOKEN if key == "client-token-file" else "")
         other.chmod(0o640)
         more = [f'{name} = "{tmp_path / name}"' for name in TLS] if key in TLS else []
-        more += ['tls-mode = "allow-plain"'] if more else []
+        more += ['tls-mode = "allow-http"'] if more else []
         more = more or [f'{key} = "{other}"']
         (found,) = exposures(written(path, 0o600, *more))
         assert found["text"].startswith(f"{key}: group ") and str(other) in found["text"]
@@ -87,8 +87,8 @@ def test_a_secret_on_the_command_line_is_told(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_plain_connections_beyond_this_machine_are_told(changes: Any, told: bool) -> None:
     values = {"node-id": "A", "master-url": "https://127.0.0.1:7070", "data-dir": "data"}
-    values |= {"tls-mode": "allow-plain", "client-token": TOKEN, "cluster-secret": "x" * 16}
-    assert codes(load_config(None, values | TLS | changes, {})) == [PLAIN] * told
+    values |= {"tls-mode": "allow-http", "client-token": TOKEN, "cluster-secret": "x" * 16}
+    assert codes(load_config(None, values | TLS | changes, {})) == [HTTP_ALLOWED] * told
 
 
 def test_the_check_of_a_configuration_says_it(tmp_path: Path) -> None:

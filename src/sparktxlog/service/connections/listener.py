@@ -47,7 +47,7 @@ from sparktxlog.service.connections.places import (
     Places,
     Proof,
 )
-from sparktxlog.service.connections.tls_or_plain import Entrance
+from sparktxlog.service.connections.tls_or_http import Entrance
 from sparktxlog.service.routing.endpoints import problem_response
 
 _log = structlog.get_logger("sparktxlog.service")
@@ -365,7 +365,7 @@ class Connection(HttpToolsProtocol):
         if self._names is not None:
             extensions[SHOWN_NAMES] = {"names": self._names}
         elif self._places.only_tls:
-            self.app = _plain
+            self.app = _without_tls
         self.scope["extensions"] = extensions
         super().on_headers_complete()
         if self.parser.get_method() != b"HEAD":  # which gets a head and nothing else
@@ -504,7 +504,7 @@ def _too_late() -> SlowRequestError:
     )
 
 
-async def _plain(scope: Any, receive: Any, send: Any) -> None:
+async def _without_tls(scope: Any, receive: Any, send: Any) -> None:
     response = problem_response(
         InvalidRequestError(
             "this node speaks only https",

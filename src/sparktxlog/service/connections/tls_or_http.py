@@ -1,8 +1,8 @@
 """Takes connections of a node that speaks TLS, before it is known how each of them speaks.
 
-The first byte decides: a TLS handshake begins with its own.  A plain connection gets an answer too,
-so that its caller reads what is wrong, or goes on where `tls-mode` allows it.  Handshakes have as
-long as heads have, and as many places as connections that sent no head yet.
+The first byte decides: a TLS handshake begins with its own.  A connection without TLS gets an
+answer too, so that its caller reads what is wrong, or goes on where `tls-mode` allows it.
+Handshakes have as long as heads have, and as many places as connections that sent no head yet.
 
 Each connection is made with the certificate of its time.
 """

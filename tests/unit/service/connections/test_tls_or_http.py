@@ -13,7 +13,7 @@ import pytest
 import uvloop
 from tests.support.certificates import Authority
 
-from sparktxlog.service.connections.tls_or_plain import Entrance
+from sparktxlog.service.connections.tls_or_http import Entrance
 
 
 @pytest.fixture(scope="module")
