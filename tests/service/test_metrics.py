@@ -250,7 +250,7 @@ class Story:
         """Let a worker that follows fall silent, with an error."""
         last = self.a.replicas.own()
         assert last is not None
-        self.a.accept_report(replace(last.told, follows=True, error="no such file"))
+        self.a.accept_report(replace(last.newest, follows=True, error="no such file"))
         self.patch.setattr(self.a.replicas, "_dead_after_us", 1)
         await until(lambda: self.a.status()["replicas"][0]["silent"])
         self.a.all_replicas.note_silent_workers()
@@ -272,7 +272,7 @@ class Story:
             name: replace(one, diverged="version 7 was written by user ada")
             for name, one in last.told.tables.items()
         }
-        self.a.accept_report(replace(last.told, tables=tables))
+        self.a.accept_report(replace(last.newest, tables=tables))
 
     async def alone(self) -> None:
         """Lose the other node while transactions wait, some of them for their files."""

@@ -47,44 +47,48 @@ def receipt_sentences(
         incoming: The runs in negotiation, in their order.
     """
     run, position, outcome = receipt.get("run"), receipt.get("position"), receipt.get("outcome")
-    told = [] if run is None else [f"Node {run['origin']} accepted it."]
+    sentences = [] if run is None else [f"Node {run['origin']} accepted it."]
     if outcome == "prepared":
-        return [*told, *_prepared(receipt, status)]
+        return [*sentences, *_prepared(receipt, status)]
     if position is None:
         if outcome == "rejected" or receipt.get("level") is None:
-            told.append("It was refused before it had a position, and changed nothing.")
-            return [*told, *_rejected(receipt)]
-        return [*told, *_on_its_way(receipt, status, incoming)]
+            sentences.append("It was refused before it had a position, and changed nothing.")
+            return [*sentences, *_rejected(receipt)]
+        return [*sentences, *_on_its_way(receipt, status, incoming)]
     if receipt.get("prepared_at") is not None:
-        told.append(f"It was prepared at position {receipt['prepared_at']:,}, then decided.")
+        sentences.append(f"It was prepared at position {receipt['prepared_at']:,}, then decided.")
     at = receipt.get("ordered_at")
-    told.append(f"It has position {position:,}" + (f", since {time_text(at)} UTC." if at else "."))
+    sentences.append(
+        f"It has position {position:,}" + (f", since {time_text(at)} UTC." if at else ".")
+    )
     if outcome == "rejected":
-        told.append("It was rejected at every site, and changed nothing.")
-        return [*told, *_rejected(receipt)]
+        sentences.append("It was rejected at every site, and changed nothing.")
+        return [*sentences, *_rejected(receipt)]
     if outcome is None:
-        told.append("This node no longer keeps whether it took effect or was rejected.")
+        sentences.append("This node no longer keeps whether it took effect or was rejected.")
     else:
-        told.append("It took effect: every site applies it at this position.")
+        sentences.append("It took effect: every site applies it at this position.")
     if receipt.get("holders") is not None:
-        told.append(f"Only {receipt['holders']:,} members are known to hold it, fewer than asked.")
-    return [*told, *_at_sites(position, status)]
+        sentences.append(
+            f"Only {receipt['holders']:,} members are known to hold it, fewer than asked."
+        )
+    return [*sentences, *_at_sites(position, status)]
 
 
 def entry_sentences(position: int, run: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     """Return what became of the transaction at a position of a run whose ids are not listed."""
     index = position - run["position"]
     place = f"transaction {index + 1:,} of {run['n']:,} in a run of node {run['origin']}"
-    told = [
+    sentences = [
         f"Position {position:,} is {place}, ordered at {time_text(run['ordered_at'])} UTC.",
         f"The run begins at position {run['position']:,} with transaction {run['first_id']}.",
     ]
     found = [one for one in run["rejected"] if one["index"] == index]
     if found:
-        told.append("It was rejected at every site, and changed nothing.")
-        return [*told, *_rejected({"rejections": found})]
+        sentences.append("It was rejected at every site, and changed nothing.")
+        return [*sentences, *_rejected({"rejections": found})]
     return [
-        *told,
+        *sentences,
         "It was not rejected: it took effect, unless it is prepared.",
         *_at_sites(position, status),
     ]
@@ -94,11 +98,13 @@ def missing_sentences(position: int, status: Mapping[str, Any]) -> list[str]:
     """Return why a node has nothing at a position."""
     node, end = status["node_id"], status["position"]
     if position > end:
-        told = [f"Nothing has position {position:,} yet: the queue of node {node} ends at {end:,}."]
+        sentences = [
+            f"Nothing has position {position:,} yet: the queue of node {node} ends at {end:,}."
+        ]
         waiting = status.get("incoming_transactions") or 0
         if waiting:
-            told.append(f"{waiting:,} transactions wait for a position.")
-        return [*told, *_held_up(status)]
+            sentences.append(f"{waiting:,} transactions wait for a position.")
+        return [*sentences, *_held_up(status)]
     kept_after = status.get("kept_after") or 0
     return [
         f"Node {node} no longer keeps position {position:,}: its log begins after {kept_after:,}.",
@@ -145,27 +151,27 @@ def _site_text(site: str, verdict: Judgement, is_applied: bool) -> str:
 
 
 def _at_sites(position: int, status: Mapping[str, Any]) -> list[str]:
-    told = []
+    sentences = []
     published = status.get("published") or 0
     if published < position:
         since = (status.get("publish_lag_us") or 0) / 1e6
-        told.append(
+        sentences.append(
             f"It is not published yet: workers see the log up to {published:,}, and what comes "
             f"after it has waited {since:,.1f} s."
         )
         if status.get("publish_failure"):
-            told.append(f"Publishing fails: {status['publish_failure']}.")
-    told += [one["text"] for one in sites_of(position, status)]
+            sentences.append(f"Publishing fails: {status['publish_failure']}.")
+    sentences += [one["text"] for one in sites_of(position, status)]
     behind = (status.get("commit_tables") or {}).get("behind")
     if behind:
-        told.append(f"{behind:,} versions of commit tables are not placed at this site yet.")
-    return told
+        sentences.append(f"{behind:,} versions of commit tables are not placed at this site yet.")
+    return sentences
 
 
 def _rejected(receipt: Mapping[str, Any]) -> list[str]:
-    told = []
+    sentences = []
     for one in receipt.get("rejections") or []:
-        told.append(f"Why: [{one['code']}] {one['text'].rstrip('.')}.")
+        sentences.append(f"Why: [{one['code']}] {one['text'].rstrip('.')}.")
         if one.get("winner") is None:
             continue
         table = f" of table {one['table']}" if one.get("table") else ""
@@ -174,18 +180,20 @@ def _rejected(receipt: Mapping[str, Any]) -> list[str]:
             text += f", which node {one['origin']} accepted"
         if one.get("winner_id"):
             text += f": transaction {one['winner_id']}"
-        told.append(f"{text}.")
-    return told
+        sentences.append(f"{text}.")
+    return sentences
 
 
 def _prepared(receipt: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     place = receipt.get("prepared_at") or receipt.get("position") or 0
-    told = [f"It is prepared at position {place:,}, and undecided: it has no effect yet."]
+    sentences = [f"It is prepared at position {place:,}, and undecided: it has no effect yet."]
     for one in status.get("prepared") or []:
         if one["transaction_id"] == receipt.get("transaction_id"):
-            told.append(f"It waits for a YES of {', '.join(one['missing'])}.")
-            told.append(f"What is undecided at {time_text(one['valid_until'])} UTC is rejected.")
-    return told
+            sentences.append(f"It waits for a YES of {', '.join(one['missing'])}.")
+            sentences.append(
+                f"What is undecided at {time_text(one['valid_until'])} UTC is rejected."
+            )
+    return sentences
 
 
 def _on_its_way(
@@ -194,33 +202,37 @@ def _on_its_way(
     incoming: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     if receipt["level"] == "accepted":
-        told = [f"It is durable there, and a quorum of {status['quorum']} does not hold it yet."]
+        sentences = [
+            f"It is durable there, and a quorum of {status['quorum']} does not hold it yet."
+        ]
     else:
-        told = ["A quorum of the members holds its data, and it has no position yet."]
+        sentences = ["A quorum of the members holds its data, and it has no position yet."]
     names = ("origin", "incarnation", "seq")
     place = [(receipt.get("run") or {}).get(name) for name in names]
     before = next((i for i, run in enumerate(incoming) if [run[n] for n in names] == place), None)
     own = [] if before is None else incoming[before]["waits"]
-    told += [f"It waits for {awaited_text(one)}." for one in own]
+    sentences += [f"It waits for {awaited_text(one)}." for one in own]
     if before:
-        told.append(f"{before:,} runs are before it in the order.")
+        sentences.append(f"{before:,} runs are before it in the order.")
     # For the first run both are the same.
-    told += _held_up({**status} | {"waiting_for": []} if own and not before else status)
-    return told if told[1:] else [*told, "Nothing holds it up: it is being ordered."]
+    sentences += _held_up({**status} | {"waiting_for": []} if own and not before else status)
+    return sentences if sentences[1:] else [*sentences, "Nothing holds it up: it is being ordered."]
 
 
 def _held_up(status: Mapping[str, Any]) -> list[str]:
     """Return what the order waits for, one sentence each; empty = nothing."""
     judged = {one.code: one.sentence for one in findings(status)}
-    told = [judged[code] for code in ("halted", "disk-full") if code in judged]
-    told += [f"The order waits for {awaited_text(one)}." for one in status.get("waiting_for") or []]
+    sentences = [judged[code] for code in ("halted", "disk-full") if code in judged]
+    sentences += [
+        f"The order waits for {awaited_text(one)}." for one in status.get("waiting_for") or []
+    ]
     if text := judged.get("restricted"):
-        told.append(f"{text[0].upper()}{text[1:]}")
+        sentences.append(f"{text[0].upper()}{text[1:]}")
     if text := synchronous_text(status):
-        told.append(f"{text[0].upper()}{text[1:]}.")
+        sentences.append(f"{text[0].upper()}{text[1:]}.")
     for run in status.get("undelivered") or []:
-        told.append(f"No node can deliver run {run['digest'][:16]} of {run['origin']}.")
-    return told
+        sentences.append(f"No node can deliver run {run['digest'][:16]} of {run['origin']}.")
+    return sentences
 
 
 def _listed(begin: str, names: Sequence[str]) -> list[str]:

@@ -437,7 +437,7 @@ class Peering:
     def _take_runs(self, sender: str, body: bytes) -> bool:
         """Tell the core of pushed runs; return whether there was one that fits."""
         self._check_admitted(sender)
-        told = False
+        is_new = False
         for header, payload in decode_pushes(body):
             if header.origin != sender:
                 raise RemoteProtocolError(f"node {sender!r} pushes a run of {header.origin!r}")
@@ -449,8 +449,8 @@ class Peering:
             facts = RunFacts.of(manifest)
             self._core.rivals.note(sender, facts)
             self._tell(PayloadArrived(header=header, facts=facts))
-            told = True
-        return told
+            is_new = True
+        return is_new
 
     async def on_announcement(self, sender: str, announcement: Announcement) -> None:
         """Process the announcement of a run that is stamped later (P1a)."""

@@ -172,10 +172,10 @@ class SourceTable:
     @cached_property
     def cluster_by(self) -> tuple[str, ...]:
         """The columns that it is clustered by; empty also where one is a field of a struct."""
-        told = json.loads(self.log.domains.get(CLUSTERING, "{}")).get("clusteringColumns") or []
+        paths = json.loads(self.log.domains.get(CLUSTERING, "{}")).get("clusteringColumns") or []
         names = self.log.names_in_files
-        plain = all(len(path) == 1 and path[0] in names for path in told)
-        return tuple(names[path[0]] for path in told) if plain else ()
+        plain = all(len(path) == 1 and path[0] in names for path in paths)
+        return tuple(names[path[0]] for path in paths) if plain else ()
 
     def check_possible(self) -> None:
         """Refuse a table that cannot become a row table.

@@ -171,7 +171,7 @@ def read_update(request: UpdateTableRequest) -> Update:
             value=name,
         )
     given = actions.pop(ADD_COMMIT, None)
-    told = actions.pop(BACKFILLED, None)
+    backfilled = actions.pop(BACKFILLED, None)
     if given is not None and given.get("uniform") is not None:
         raise NotOfferedError(
             "commit tables cannot be read as Iceberg (uniform)", field="uniform", value="given"
@@ -181,8 +181,8 @@ def read_update(request: UpdateTableRequest) -> Update:
         etag=None if etag is None else etag.etag,
         commit=None if given is None else converted(given.get("commit"), ProposedCommit, "commit"),
         backfilled=None
-        if told is None
-        else converted(told.get("latest-published-version"), int, "latest-published-version"),
+        if backfilled is None
+        else converted(backfilled.get("latest-published-version"), int, "latest-published-version"),
         changes=actions,
     )
 

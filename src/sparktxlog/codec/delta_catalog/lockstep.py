@@ -76,12 +76,12 @@ def check_changes(update: Update, before: DeltaTableState, content: CommitConten
     after = before.after(content)
     old, new = before.metadata, after.metadata
     kept, given = old.configuration, new.configuration
-    told = values.get("set-properties") or {}
+    changes = values.get("set-properties") or {}
     removed = set(values.get("remove-properties") or ())
-    for key in sorted(kept.keys() | given.keys() | told.keys() | removed):
-        if key in told and key in removed:
+    for key in sorted(kept.keys() | given.keys() | changes.keys() | removed):
+        if key in changes and key in removed:
             raise _differs(f"properties.{key}", "set and removed", given.get(key))
-        wanted = None if key in removed else told.get(key, kept.get(key))
+        wanted = None if key in removed else changes.get(key, kept.get(key))
         _same(f"properties.{key}", wanted, given.get(key))
     columns = values.get("set-columns")
     _same("set-columns", old.columns if columns is None else to_delta_type(columns), new.columns)
@@ -119,13 +119,13 @@ def changes_of(before: DeltaTableState, content: CommitContent) -> list[dict[str
     if new.description != old.description:
         found.append({"action": "set-table-comment", "comment": new.description})
     if not after.protocol.is_same(before.protocol):
-        told = ProtocolOfRequest(
+        protocol = ProtocolOfRequest(
             min_reader_version=after.protocol.min_reader_version,
             min_writer_version=after.protocol.min_writer_version,
             reader_features=after.protocol.reader_features,
             writer_features=after.protocol.writer_features,
         )
-        found.append({"action": "set-protocol", "protocol": msgspec.to_builtins(told)})
+        found.append({"action": "set-protocol", "protocol": msgspec.to_builtins(protocol)})
     return found
 
 
@@ -146,27 +146,27 @@ def _values(update: Update) -> dict[str, Any]:
 
 
 def _check_domains(given: Mapping[str, Mapping[str, Any]], kept: Mapping[str, str]) -> None:
-    for domain, told in given.items():
+    for domain, wanted in given.items():
         if domain == ROW_TRACKING:
             # Delta 4.4.0 repeats the mark of its first attempt when it makes a commit again after
             # a conflict; only the file has the right one.
             continue
         known = domain_value(kept.get(domain))
-        _same(f"domain-metadata.{domain}", dict(told), {key: known.get(key) for key in told})
+        _same(f"domain-metadata.{domain}", dict(wanted), {key: known.get(key) for key in wanted})
 
 
 def _list(metadata: Any) -> list[str]:
     return list(metadata.partition_columns)
 
 
-def _same(field: str, told: object, kept: object) -> None:
-    if told != kept:
-        raise _differs(field, told, kept)
+def _same(field: str, asked: object, kept: object) -> None:
+    if asked != kept:
+        raise _differs(field, asked, kept)
 
 
-def _differs(field: str, told: object, kept: object) -> StagedCommitError:
+def _differs(field: str, asked: object, kept: object) -> StagedCommitError:
     return StagedCommitError(
-        f"{field} is {str(told)[:200]} in the request, and {str(kept)[:200]} after the commit file",
+        f"{field} is {str(asked)[:200]} in the request, {str(kept)[:200]} after the commit file",
         field=field,
-        value=str(told)[:200],
+        value=str(asked)[:200],
     )

@@ -84,10 +84,10 @@ class Content:
             return first
         if not self.is_several:
             raise self._taken(0, position)
-        told = {rejection.index: rejection for rejection in first.rejections}
+        by_index = {rejection.index: rejection for rejection in first.rejections}
         for index in others:
-            told[index] = self._rejection(index, None if position is None else position + index)
-        return replace(first, rejections=tuple(told[index] for index in sorted(told)))
+            by_index[index] = self._rejection(index, None if position is None else position + index)
+        return replace(first, rejections=tuple(by_index[index] for index in sorted(by_index)))
 
     def told(
         self,
@@ -101,7 +101,7 @@ class Content:
             locate: Returns the first position of an id.
             digests_at: Returns the digest of what was submitted at a position.
         """
-        told = []
+        rejections = []
         for rejection in receipt.rejections:
             at = rejection.index * DIGEST_BYTES
             own = self.digests[at : at + DIGEST_BYTES]
@@ -109,8 +109,8 @@ class Content:
                 first = locate(self._id(rejection.index))
                 if first is not None and differing(own, digests_at(first)):
                     rejection = self._rejection(rejection.index, first)
-            told.append(rejection)
-        return replace(receipt, rejections=tuple(told))
+            rejections.append(rejection)
+        return replace(receipt, rejections=tuple(rejections))
 
     def _id(self, index: int) -> bytes:
         return self.ids[16 * index : 16 * index + 16]

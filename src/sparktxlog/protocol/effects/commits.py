@@ -97,12 +97,12 @@ class CommitFold:
             del self._by_name[name.lower()]
         elif commit.kind is CommitKind.CREATE:
             self._by_name[name.lower()] = commit.uuid
-        told = self._by_uuid[commit.uuid] if is_drop else commit
+        named = self._by_uuid[commit.uuid] if is_drop else commit
         self._by_uuid[commit.uuid] = CommitTable(
             uuid=commit.uuid,
             name=name,
-            version=told.version,
-            timestamp=told.timestamp,
+            version=named.version,
+            timestamp=named.timestamp,
             transaction_id=transaction_id,
             position=position,
             is_dropped=is_drop,

@@ -115,10 +115,10 @@ class Changes:
         """Answer the request to void a run, if it was made here: nothing changed."""
         self._end_void(void, TellChange(ticket=0, epoch=None, text=reason))
 
-    def _end_void(self, void: Voided, told: TellChange) -> None:
+    def _end_void(self, void: Voided, outcome: TellChange) -> None:
         for ticket in [ticket for ticket, one in self._voids.items() if one == void]:
             del self._voids[ticket]
-            self._outbox.tell(replace(told, ticket=ticket))
+            self._outbox.tell(replace(outcome, ticket=ticket))
 
     def _fail_change(self, reason: str) -> None:
         if self._request is not None:

@@ -154,8 +154,8 @@ class Proposer:
         if not members:
             return False  # a roster without any of those that hold the log
         if not self.candidate.voided:  # that is asked of each: a holder of the run must say so
-            told = [p for p in self._promises.values() if self.is_to_be(p)]
-            self.flushed = {p.sender for p in told if p.state and queue.is_held(p.state)}
+            promises = [p for p in self._promises.values() if self.is_to_be(p)]
+            self.flushed = {p.sender for p in promises if p.state and queue.is_held(p.state)}
         self._heard = dict.fromkeys(members, now)
         self._enter(Stage.ACCEPT if self.flushed.issuperset(members) else Stage.FLUSH, now)
         return True

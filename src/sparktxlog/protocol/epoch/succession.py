@@ -536,8 +536,10 @@ class Succession:
         """
         candidate, own = proposer.candidate, self._config.node_id
         assert candidate is not None
-        told = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
-        for node in sorted(node for node in told - {own} if self.raising.reads(node, candidate)):
+        receivers = {seat.node_id for seat in (*proposer.view.roster, *candidate.roster)}
+        for node in sorted(
+            node for node in receivers - {own} if self.raising.reads(node, candidate)
+        ):
             # A node that voted for it has it.
             decide = self._decide(candidate.settled if node in proposer.accepted else candidate)
             self._outbox.tell_first(SendEpochMessage(peer=node, message=decide))

@@ -429,5 +429,5 @@ def _only_named(held: Run, header: RunHeader) -> bool:
     The run never came, and others have ordered what stands in its place.
     """
     void = header.voids(held.header) or held.header.voids(header)
-    told = held.facts is None and not held.settled and not void
-    return told and held.header.place == header.place
+    is_named = held.facts is None and not held.settled and not void
+    return is_named and held.header.place == header.place

@@ -356,8 +356,8 @@ class Submits:
         text = transaction_id_to_text(mark.transaction_id)
         found = [u for u in self._master.undecided if u.transaction_id == mark.transaction_id]
         if not found:
-            told = self._journal.find_verdict(mark.transaction_id)
-            outcome = None if told is None else _outcome_of(told[1])
+            verdict = self._journal.find_verdict(mark.transaction_id)
+            outcome = None if verdict is None else _outcome_of(verdict[1])
             raise NotPreparedError(
                 f"transaction {text} is not prepared and undecided at node "
                 f"{self._base.config.node_id!r}" + (f": it was {outcome}" if outcome else ""),
@@ -409,10 +409,10 @@ class Submits:
             position=position,
             outcome=_OUTCOMES[rejected],
         )
-        told = None if rejected is False else self._journal.find_verdict(transaction_id)
-        if told is None:
+        verdict = None if rejected is False else self._journal.find_verdict(transaction_id)
+        if verdict is None:
             return receipt
-        return decided_receipt(replace(receipt, prepared_at=position), *told)
+        return decided_receipt(replace(receipt, prepared_at=position), *verdict)
 
     def _stored_receipt(self, stored: StoredEntry, index: int | None) -> Receipt:
         entry = stored.entry
@@ -425,8 +425,8 @@ class Submits:
         if receipt.outcome != PREPARED:
             return receipt
         at = 16 * (index or 0)
-        told = self._journal.find_verdict(stored.ids[at : at + 16])
-        return receipt if told is None else decided_receipt(receipt, *told)
+        verdict = self._journal.find_verdict(stored.ids[at : at + 16])
+        return receipt if verdict is None else decided_receipt(receipt, *verdict)
 
     def _check_submit(self, level: Level, sites: int) -> None:
         check_sites(level, sites, len(self._master.view.members))
@@ -485,8 +485,8 @@ class Submits:
     ) -> Receipt:
         """Wait for a level; if the run was withdrawn because it was ordered before, that counts."""
         try:
-            told = await self._receipts.wait(submission, index, level, sites, timeout)
-            return await self._held_up(told, sites) if level is Level.APPLIED else told
+            reached = await self._receipts.wait(submission, index, level, sites, timeout)
+            return await self._held_up(reached, sites) if level is Level.APPLIED else reached
         except DuplicateTransactionError:
             position = self._master.locate(content.ids[:16])
             receipt = self._ordered_receipt(content, position)
@@ -581,11 +581,11 @@ class Submits:
         origins = {at: entry.entry.header.origin for at, entry in stored.items() if entry}
         if not origins:
             return receipt
-        told = tuple(
+        named = tuple(
             replace(item, origin=origins.get(item.winner)) if item.winner in origins else item
             for item in receipt.rejections
         )
-        return replace(receipt, rejections=told)
+        return replace(receipt, rejections=named)
 
     async def find(self, transaction_id: bytes) -> Receipt | None:
         """Return the receipt of a transaction, None if this node never saw it."""

@@ -150,11 +150,11 @@ class Delivery(TakesActions, FollowsCore):
         self._counted = position
         self._log.ordered(position)
 
-    def _tell_phase(self, told: TellPhase) -> None:
-        self._log.publisher.hold(told.phase is Phase.WEDGED)
-        if told.phase is Phase.JOINING:
+    def _tell_phase(self, news: TellPhase) -> None:
+        self._log.publisher.hold(news.phase is Phase.WEDGED)
+        if news.phase is Phase.JOINING:
             self._quiet.begin()
-        self._membership.epochs.on_phase(told)
+        self._membership.epochs.on_phase(news)
 
     def wrote(self, seconds: float) -> None:
         """Note that a batch is durable, so the writer is free."""

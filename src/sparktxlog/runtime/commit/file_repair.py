@@ -126,8 +126,8 @@ class FileRepair:
         if commits:
             return header.origin, [file for commit in commits for file in commit.files]
         # Published: its segment names the files; of a prepared one, that of its decision (P35).
-        if (told := journal.find_verdict(transaction_id)) is not None:
-            position = told[0] + told[1].index
+        if (verdict := journal.find_verdict(transaction_id)) is not None:
+            position = verdict[0] + verdict[1].index
         effects = [] if position is None else self._effects(position, position)
         staged = [effect for effect in effects if not effect.inline and effect.first == position]
         return header.origin, [file for effect in staged for file in effect.files]

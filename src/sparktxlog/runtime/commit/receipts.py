@@ -82,8 +82,10 @@ class Submission:
 
     def receipt(self, index: int | None) -> Receipt:
         """Return the state of one transaction, or of the run (None)."""
-        told = make_receipt(self.ids, index, self.reached, self.header, self.entry, self.ordered_at)
-        return told if self.fewer is None else replace(told, late=True, holders=self.fewer)
+        found = make_receipt(
+            self.ids, index, self.reached, self.header, self.entry, self.ordered_at
+        )
+        return found if self.fewer is None else replace(found, late=True, holders=self.fewer)
 
 
 def make_receipt(
@@ -100,12 +102,12 @@ def make_receipt(
     rejections = () if entry is None else entry.rejections
     if single is not None:
         rejections = tuple(r for r in rejections if r.index == single)
-    told = tuple(_rejection(r, 0 if single is not None else r.index) for r in rejections)
+    refused = tuple(_rejection(r, 0 if single is not None else r.index) for r in rejections)
     outcome, prepared_at = None, None
     if single is not None and entry is not None:
-        outcome = "rejected" if told else "committed"
-        if told and told[0].code == PREPARED:
-            outcome, prepared_at, told = PREPARED, entry.position + single, ()
+        outcome = "rejected" if refused else "committed"
+        if refused and refused[0].code == PREPARED:
+            outcome, prepared_at, refused = PREPARED, entry.position + single, ()
     at = 16 * (single or 0)
     return Receipt(
         transaction_id=transaction_id_to_text(ids[at : at + 16]) if single is not None else None,
@@ -117,7 +119,7 @@ def make_receipt(
         position=None if entry is None else entry.position + (single or 0),
         outcome=outcome,
         prepared_at=prepared_at,
-        rejections=told,
+        rejections=refused,
         ordered_at=ordered_at,
     )
 
@@ -129,24 +131,26 @@ def decided_receipt(receipt: Receipt, run: int, verdict: Verdict) -> Receipt:
         run: Start of the run that decides it.
     """
     reason = verdict.rejection
-    told = () if reason is None else (_rejection(reason, 0),)
+    refused = () if reason is None else (_rejection(reason, 0),)
     return replace(
         receipt,
         position=run + verdict.index,
-        outcome="rejected" if told else "committed",
-        rejections=told,
+        outcome="rejected" if refused else "committed",
+        rejections=refused,
     )
 
 
-def _rejection(told: Rejection, index: int) -> ReceiptRejection:
+def _rejection(rejection: Rejection, index: int) -> ReceiptRejection:
     return ReceiptRejection(
         index=index,
-        code=told.code,
-        text=told.text,
-        table=told.table,
-        winner=told.winner,
-        version=told.version,
-        winner_id=None if told.winner_id is None else transaction_id_to_text(told.winner_id),
+        code=rejection.code,
+        text=rejection.text,
+        table=rejection.table,
+        winner=rejection.winner,
+        version=rejection.version,
+        winner_id=None
+        if rejection.winner_id is None
+        else transaction_id_to_text(rejection.winner_id),
     )
 
 

@@ -92,9 +92,9 @@ def _unlinked(core: RecoveredState, tail: Tail) -> str:
 def contradiction(journal: Journal, core: RecoveredState, summary: QueueSummary) -> str:
     """Return why a queue is not the beginning of a summary's, empty = no difference found."""
     for origin, seq in sorted(core.watermarks.items()):
-        told = summary.watermarks.get(origin, 0)
-        if told < seq:
-            return f"it has {told} transactions of {origin}, the queue here {seq}"
+        theirs = summary.watermarks.get(origin, 0)
+        if theirs < seq:
+            return f"it has {theirs} transactions of {origin}, the queue here {seq}"
     view, base = summary.view, core.base
     if view is not None and view.end.position < base.position and core.base_key[0] < view.epoch:
         return f"it went on from {view.end.position} as epoch {view.epoch}"

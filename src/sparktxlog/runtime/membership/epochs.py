@@ -93,30 +93,30 @@ class Epochs:
 
     # -- from the core and the peers ---------------------------------------------------------------
 
-    def on_phase(self, told: TellPhase) -> None:
+    def on_phase(self, news: TellPhase) -> None:
         """Log the node's new phase; tell waiting clients if the node takes no part any more."""
-        self.reason = told.reason
+        self.reason = news.reason
         self.restriction.look()
-        if told.phase is not Phase.IDLE:  # JOINING follows at once
-            self.history.take_up(told.view, told.phase)
-        level = _log.info if told.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
+        if news.phase is not Phase.IDLE:  # JOINING follows at once
+            self.history.take_up(news.view, news.phase)
+        level = _log.info if news.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
         level(
             "phase",
-            phase=told.phase.value,
-            epoch=told.view.epoch,
-            log_id=told.view.log_id,
-            members=list(told.view.members),
-            reason=told.reason,
+            phase=news.phase.value,
+            epoch=news.view.epoch,
+            log_id=news.view.log_id,
+            members=list(news.view.members),
+            reason=news.reason,
         )
-        if told.phase in _DETACHED:
-            self._receipts.detach(f"this node is {told.phase.value}: {told.reason}")
+        if news.phase in _DETACHED:
+            self._receipts.detach(f"this node is {news.phase.value}: {news.reason}")
 
-    def on_change(self, told: TellChange) -> None:
+    def on_change(self, news: TellChange) -> None:
         """Answer the waiting request for a change, if there is one."""
-        _log.warning("change of places", epoch=told.epoch, reason=told.text)
-        future = self._waiting.pop(told.ticket, None)
+        _log.warning("change of places", epoch=news.epoch, reason=news.text)
+        future = self._waiting.pop(news.ticket, None)
         if future is not None and not future.done():
-            future.set_result(told)
+            future.set_result(news)
 
     def on_hears(self, node_id: str, hears: Iterable[str]) -> None:
         """Note which nodes a peer is linked to."""
@@ -227,7 +227,7 @@ class Epochs:
         self._cycle.tell_always(event)
         try:
             async with asyncio.timeout(timeout):
-                told = await future
+                answer = await future
         except TimeoutError:
             raise CommitStateUnknownError(
                 f"the change was not decided in {timeout:g} s",
@@ -235,9 +235,9 @@ class Epochs:
             ) from None
         finally:
             self._waiting.pop(ticket, None)
-        if told.epoch is None:
+        if answer.epoch is None:
             raise LocalProtocolError(
-                f"nothing was changed: {told.text}", hint="See `sparktxlog peer list`."
+                f"nothing was changed: {answer.text}", hint="See `sparktxlog peer list`."
             )
         return self.view()
 

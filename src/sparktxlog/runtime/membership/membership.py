@@ -327,11 +327,11 @@ class Membership(GreetingNode):
         node again: with fewer it would only be missing.
         """
         base = self._base
-        told = sorted(node_id for node_id, link in base.links.items() if link.replaced)
-        if elected_without(base.master.view, base.config.node_id, told):
-            text = f"{', '.join(told)} accepted another process as this node"
+        replaced_by = sorted(node_id for node_id, link in base.links.items() if link.replaced)
+        if elected_without(base.master.view, base.config.node_id, replaced_by):
+            text = f"{', '.join(replaced_by)} accepted another process as this node"
             if not base.failed.done():
-                _log.error("this start was replaced: the node starts again", told_by=told)
+                _log.error("this start was replaced: the node starts again", told_by=replaced_by)
             base.fail(StartAgainError(text))
 
     def expire_greeting(self, node_id: str) -> None:

@@ -171,7 +171,7 @@ class AllReplicas:
             reason = f"no worker {recount.worker_id[:80]!r} of this site has reported yet"
             answer: ReportAnswer = {"verdict": "", "plan": "", "reason": reason}
         else:
-            answer = self._judge(state.told, state.heard_at)
+            answer = self._judge(state.newest, state.heard_at)
             self._pass_on()
         await self._core.executor.write(writes)
         return answer

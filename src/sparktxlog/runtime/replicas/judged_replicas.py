@@ -63,7 +63,7 @@ class JudgedReplica:
     #: The report with results of recounts, as it is judged and passed on.
     report: WorkerReport
     #: The report as the worker sent it.
-    told: WorkerReport
+    newest: WorkerReport
     #: Verdict by the log and by other sites' opinions.
     comparison: Comparison
     #: Log time when the report came in, microseconds; 0 = before this start.
@@ -144,7 +144,7 @@ class Replicas:
             report = self._recounts.amend(newest)
             base = self._compare(report)
             self._states[report.node_id] = JudgedReplica(
-                report=report, told=newest, comparison=base, base=base, heard_at=0
+                report=report, newest=newest, comparison=base, base=base, heard_at=0
             )
             self._judge_all(report.node_id)
 
@@ -155,7 +155,7 @@ class Replicas:
 
         **After calling**: what it made of other replicas is in `turned`.
         """
-        own, told = report.node_id == self._node_id, report
+        own, newest = report.node_id == self._node_id, report
         if own:
             report = self._recounts.amend(report)
         self._now = max(self._now, now)
@@ -174,7 +174,7 @@ class Replicas:
         if base.verdict is ReplicaVerdict.IN_SYNC:
             self._record(report)
         state = self._states[report.node_id] = JudgedReplica(
-            report=report, told=told, comparison=base, base=base, heard_at=now
+            report=report, newest=newest, comparison=base, base=base, heard_at=now
         )
         if known is not None:
             # Compared with the report that was passed on before.
@@ -364,7 +364,7 @@ class Replicas:
         """Return reports, and their times, that were AHEAD and that the queue has reached since."""
         position = self._base.ordered.value
         return [
-            (state.told, state.heard_at)
+            (state.newest, state.heard_at)
             for state in self._states.values()
             if state.comparison.verdict is ReplicaVerdict.AHEAD
             and state.report.position <= position

@@ -67,14 +67,14 @@ class LagHistory:
         # Rows are read on from a time: it rises, whatever the clock does.
         now = self._last_us = max(self._last_us + 1, wall_us())
         behind = {_key(row) for row in rows if row["transactions"]}
-        told = [
+        samples = [
             row | {"sampled_at": now}
             for row in rows
             if (key := _key(row)) in behind or key in self._behind or key not in self._seen
         ]
         self._behind, self._seen = behind, self._seen | {_key(row) for row in rows}
-        if told:
-            self._note("lag", told)
+        if samples:
+            self._note("lag", samples)
 
     def _measured(self, places: Sequence[tuple[str, str, int]], published: int) -> list[Row]:
         """Return the rows of replicas, and of the tables of those that are not far behind."""

@@ -304,13 +304,13 @@ class Planning:
     def _tell(self, decision: Decision, comparison: Comparison) -> None:
         """Log the messages of a decision, unless they are already logged."""
         lines = log_lines(decision)
-        told = (decision.message, decision.plan, comparison.verdict.value)
+        news = (decision.message, decision.plan, comparison.verdict.value)
         if not lines:
             self._told.pop(decision.worker_id, None)
             return
-        if self._told.get(decision.worker_id) == told:
+        if self._told.get(decision.worker_id) == news:
             return
-        self._told[decision.worker_id] = told
+        self._told[decision.worker_id] = news
         details: dict[str, Any] = {"worker": decision.worker_id, "plan": decision.plan}
         if decision.donor:
             details["donor"] = decision.donor

@@ -228,8 +228,8 @@ class DashboardRoutes(RouteHandlers):
         for line in (*status["peers"], *status["replicas"]):
             for name in [name for name in line if name.endswith(("_s", "_us", "_at", "posts"))]:
                 del line[name]
-        told = msgspec.json.encode([status.pop("peers"), status.pop("replicas"), status])
-        return hashlib.sha256(told).digest()
+        shown = msgspec.json.encode([status.pop("peers"), status.pop("replicas"), status])
+        return hashlib.sha256(shown).digest()
 
 
 class _Stream(StreamingResponse):

@@ -196,9 +196,9 @@ def _put_summary(db: sqlite3.Connection, summary: QueueSummary) -> Ends:
 
 def _digests_at(summary: QueueSummary, first: int, n: int) -> bytes | None:
     """Return the digests that a summary brings of some positions, None if it brings none."""
-    told = summary.content_digests
+    digests = summary.content_digests
     found = bytearray(DIGEST_BYTES * n)
-    put_digests(found, first, summary.position - len(told) // DIGEST_BYTES + 1, told)
+    put_digests(found, first, summary.position - len(digests) // DIGEST_BYTES + 1, digests)
     return bytes(found) if any(found) else None
 
 
@@ -273,18 +273,18 @@ def _check_own(write: ResetJournal, incarnation: int, watermark: int) -> None:
         InvariantViolation: The summary lacks own transactions that this node ordered.
     """
     wanted = incarnation if write.incarnation is None else write.incarnation
-    told = write.summary.watermarks.get(write.node_id, 0)
-    if wanted < incarnation or (wanted == incarnation and told < watermark):
+    mark = write.summary.watermarks.get(write.node_id, 0)
+    if wanted < incarnation or (wanted == incarnation and mark < watermark):
         raise InvariantViolation(
-            f"the summary holds own transactions up to {told}, the queue here up to {watermark}",
+            f"the summary holds own transactions up to {mark}, the queue here up to {watermark}",
             hint="Let the node return with a higher incarnation.",
             incarnation=incarnation,
         )
 
 
-def newer_view(held: View | None, told: View | None) -> View | None:
+def newer_view(held: View | None, other: View | None) -> View | None:
     """Return the view after a reset: the summary's, unless it is older."""
-    if told is None or held is None:
-        return told or held
-    same = held.log_id == told.log_id or held.continues(told.log_id, told.epoch)
-    return held if same and held.epoch >= told.epoch else told
+    if other is None or held is None:
+        return other or held
+    same = held.log_id == other.log_id or held.continues(other.log_id, other.epoch)
+    return held if same and held.epoch >= other.epoch else other

@@ -167,8 +167,8 @@ class IdFiles:
             low, high = max(first, file.first), min(last, file.last)
             if low <= high:
                 start, end = low - file.first, high + 1 - file.first
-                told = file.digests[DIGEST_BYTES * start : DIGEST_BYTES * end].tobytes()
-                put_digests(found, first, low, told)
+                piece = file.digests[DIGEST_BYTES * start : DIGEST_BYTES * end].tobytes()
+                put_digests(found, first, low, piece)
 
     def before(self, position: int, most: int) -> Callable[[], Iterator[tuple[int, bytes]]]:
         """Return what reads the ids that stand without gap before a position, so many at a time.

@@ -120,8 +120,8 @@ def put_digests(found: bytearray, first: int, start: int, digests: bytes) -> Non
     high = min(first + len(found) // DIGEST_BYTES, start + len(digests) // DIGEST_BYTES)
     if low < high:
         size = DIGEST_BYTES
-        told = digests[size * (low - start) : size * (high - start)]
-        found[size * (low - first) : size * (high - first)] = told
+        piece = digests[size * (low - start) : size * (high - start)]
+        found[size * (low - first) : size * (high - first)] = piece
 
 
 def _summary_ids(db: sqlite3.Connection, after: int, before: int | None) -> list[tuple[int, bytes]]:

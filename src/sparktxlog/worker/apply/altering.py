@@ -121,8 +121,8 @@ def _changed(
             for field, stored in zip(added, after.in_files(names), strict=True):
                 field["metadata"][STORED_NAME] = stored
         fields += added
-    told = {renamed.get(name, name): comment for name, comment in change.comments}
-    put_comments(fields, told | {column.name: column.comment for column in change.add})
+    comments = {renamed.get(name, name): comment for name, comment in change.comments}
+    put_comments(fields, comments | {column.name: column.comment for column in change.add})
     return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
 
 

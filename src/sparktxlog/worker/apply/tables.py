@@ -282,8 +282,8 @@ def clustering_of(definition: TableDefinition) -> dict[str, Any]:
     """Return the action that says by which columns a table is clustered, perhaps none."""
     # By names in files; a rename changes none of these.
     columns = [[name] for name in definition.in_files(definition.cluster_by)]
-    told = json.dumps({"clusteringColumns": columns, "domainName": CLUSTERING})
-    return {"domainMetadata": {"domain": CLUSTERING, "configuration": told, "removed": False}}
+    content = json.dumps({"clusteringColumns": columns, "domainName": CLUSTERING})
+    return {"domainMetadata": {"domain": CLUSTERING, "configuration": content, "removed": False}}
 
 
 def _schema(definition: TableDefinition) -> str:
