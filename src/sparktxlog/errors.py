@@ -625,7 +625,7 @@ def java_cause(error: BaseException) -> str:
 
 #: Hint for a node whose history differs from that of the log (P28).
 QUARANTINE_HINT = (
-    "On the side that gives way, stop the node and run `sparktxlog peer quarantine --config FILE "
-    "--from URL` (URL of a node whose log is kept). What only this node has goes to quarantine, "
-    "and the node can join."
+    "On the side that is to leave its fork, stop the node and run `sparktxlog peer quarantine "
+    "--config FILE --from URL` (URL of a node whose log is kept). What only this node has goes to "
+    "quarantine, and the node can join."
 )

@@ -270,7 +270,7 @@ class Story:
         assert last is not None
         tables = {
             name: replace(one, diverged="version 7 was written by user ada")
-            for name, one in last.told.tables.items()
+            for name, one in last.newest.tables.items()
         }
         self.a.accept_report(replace(last.newest, tables=tables))
 

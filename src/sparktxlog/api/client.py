@@ -211,7 +211,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         if type(schema_version) is not int or schema_version < 1 or schema_version != expected:
             raise InvalidRequestError(
                 f"table {table!r}: {schema_version!r} is no schema version that it can have"
-                + ("" if schema_version == expected else f" beside {expected}"),
+                + ("" if schema_version == expected else f", not {expected}"),
                 hint="It is a whole number, 1 or more: client.table(name).schema_version.",
                 field="schema_version",
                 value=schema_version,

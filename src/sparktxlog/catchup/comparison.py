@@ -148,7 +148,7 @@ def contest_text(found: Dissent) -> str:
     )
     return (
         f"{_dissent_text(found)}, {others}: no majority says which is right, so nothing is copied; "
-        "if no recount tells, compare the sites (sparktxlog verify --compare) and copy at the "
+        "if no recount says so, compare the sites (sparktxlog verify --compare) and copy at the "
         "wrong one (jobs/catch_up.py --force copy --donor SITE)"
     )
 

@@ -107,8 +107,8 @@ COMMIT_TABLES = (
     "plan: string, peer: string, reason: string"
 )
 
-#: One row for each prepared transaction that is undecided (P35).  `missing`: who said nothing yet;
-#: `valid_until`: microseconds since 1970 UTC.
+#: One row for each prepared transaction that is undecided (P35).  `missing`: participants that said
+#: nothing yet; `valid_until`: microseconds since 1970 UTC.
 PREPARED = (
     "transaction_id: string, position: bigint, origin: string, participants: array<string>, "
     "missing: array<string>, valid_until: bigint"
@@ -151,7 +151,7 @@ AUDIT = (
 )
 
 #: One row for each restore point, by position.  `made_at`: microseconds since 1970 UTC.
-#: `position` is NULL if whoever made it ended too early; such a point is of no use.
+#: `position` is NULL if its maker ended too early; such a point is of no use.
 RESTORE_POINTS = "name: string, position: bigint, chain_hash: string, made_at: bigint, note: string"
 
 Json = Mapping[str, Any]

@@ -33,7 +33,7 @@ def _http(config: NodeConfig) -> list[OperatorWarning]:
     if not config.uses_tls or config.tls_mode == "require" or all(map(is_loopback, hosts)):
         return []
     text = (
-        "tls-mode is allow-http: who uses http sends tokens and rows for all to read; set "
+        "tls-mode is allow-http: clients that use http send tokens and rows for all to read; set "
         "tls-mode = require once all clients and peers use https"
     )
     return [{"code": HTTP_ALLOWED, "text": text}]

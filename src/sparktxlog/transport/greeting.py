@@ -390,7 +390,7 @@ def _unknown_disk(hello: Hello) -> BusyError:
     """
     return BusyError(
         f"this node joins the log and does not know node {hello.node_id!r}",
-        hint="A member tells that node about the log.  It greets this node again.",
+        hint="A member sends that node the log's members.  It greets this node again.",
         node=hello.node_id[:80],
     )
 

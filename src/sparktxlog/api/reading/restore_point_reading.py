@@ -67,7 +67,7 @@ def table_at(found: Snapshot, name: str, at: str) -> DataFrame:
             gone = [error.message]
         if gone:
             raise ExpiredError(
-                f"table {name!r} cannot be read as of restore point {at!r}: VACUUM removed files "
+                f"table {name!r} cannot be read at restore point {at!r}: VACUUM removed files "
                 f"of its version {version}, such as {gone[0]}",
                 hint=f"Restore it from a backup: {_restore(at)}",
                 table=name,

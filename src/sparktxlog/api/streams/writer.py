@@ -111,7 +111,7 @@ class TxLogStreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query_id or not batch_id:
             raise InvalidRequestError(
-                "Spark does not tell which batch of which query this is",
+                "Spark does not say which batch of which query this is",
                 hint="Use foreachBatch and log.append(…, transaction_id=…).",
             )
         identity = batch_transaction_id(query_id, int(batch_id)).bytes

@@ -211,7 +211,7 @@ def fetch(
     for name in keep.values():
         if name not in frame.columns:
             raise SchemaMismatchError(
-                f"the data for table {definition.name!r} has no column {name!r} to tell its "
+                f"the data for table {definition.name!r} has no column {name!r} to mark its "
                 "transactions apart",
                 hint=f"Its columns: {', '.join(frame.columns)}.",
                 table=definition.name,

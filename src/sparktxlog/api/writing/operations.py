@@ -458,7 +458,7 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
         if type(version) is not int or version < 0 or version != expected:
             raise InvalidRequestError(
                 f"table {table!r}: {version!r} is no version that it can have"
-                + ("" if version == expected else f" beside {expected}, which is expected already"),
+                + ("" if version == expected else f", not {expected}, which is expected already"),
                 hint="A version is a whole number, 0 or more; client.table(name).version says it.",
                 field="version",
                 value=version,

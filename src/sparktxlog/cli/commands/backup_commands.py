@@ -90,7 +90,7 @@ def create(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Store the replica as of its newest complete batch as an image; only new files are written.
+    """Store the replica at its newest complete batch as an image; only new files are written.
 
     `sparktxlog backup DIR` is the short form.  The worker may run meanwhile.
     """

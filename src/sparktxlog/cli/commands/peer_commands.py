@@ -340,7 +340,7 @@ def void(
 )
 def quarantine(
     config: Annotated[
-        Path, typer.Option("--config", "-c", help="Configuration of the node that gives way.")
+        Path, typer.Option("--config", "-c", help="Configuration of the node that leaves its fork.")
     ],
     follow: Annotated[
         str, typer.Option("--from", metavar="URL", help="A node of the side whose log is kept.")
@@ -356,7 +356,7 @@ def quarantine(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a stopped node give way to another history: keep what only it has, then let it join.
+    """Let a stopped node leave its fork: keep what only it has, then let it join.
 
     After `peer force` the other side may have transactions that are missing in the log of this
     side.  They go to the Delta table log/quarantine, with rows and ids; nothing is deleted.

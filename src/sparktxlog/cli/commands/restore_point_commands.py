@@ -13,7 +13,7 @@ from sparktxlog.http.tokens import client_token
 from sparktxlog.model.shown import time_text
 
 restore_point_app = typer.Typer(
-    no_args_is_help=True, help="Name positions of the log, to read and restore tables as of them."
+    no_args_is_help=True, help="Name positions of the log, to read and restore tables at them."
 )
 app.add_typer(restore_point_app, name="restore-point")
 PointName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the point.")]

@@ -89,7 +89,7 @@ class Content:
             by_index[index] = self._rejection(index, None if position is None else position + index)
         return replace(first, rejections=tuple(by_index[index] for index in sorted(by_index)))
 
-    def told(
+    def with_taken_ids(
         self,
         receipt: Receipt,
         locate: Callable[[bytes], int | None],

@@ -67,7 +67,7 @@ class CommitOperation:
             except InvalidNameError as error:
                 return error.message
         elif self.name:
-            return "only who creates or renames a table names it"
+            return "only a commit that creates or renames a table names it"
         if not (0 <= self.version <= LARGEST and 0 <= self.timestamp <= LARGEST):
             return "a version and a timestamp are numbers from 0 on"
         if self.kind is CommitKind.COMMIT and not self.version:

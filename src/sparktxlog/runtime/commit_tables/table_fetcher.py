@@ -216,7 +216,7 @@ class TableFetcher:
             answer = await link.table_versions(uuid, after, last)
             versions = [one.version for one in answer.versions]
             if not versions or versions != [*range(after + 1, after + 1 + len(versions))]:
-                raise NotFoundError(f"it tells versions {versions[:3]} after version {after}")
+                raise NotFoundError(f"it names versions {versions[:3]} after version {after}")
             found += answer.versions
             after = versions[-1]
             if after >= answer.placed < last:

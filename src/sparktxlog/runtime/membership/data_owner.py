@@ -52,7 +52,7 @@ def claim(config: NodeConfig, state: JournalState, *, joins: bool) -> list[PutVa
         why = f"its log was founded by {founders.decode()}, the configuration lists {listed}"
         hint = (
             "List the peers as before, start, and then run `sparktxlog peer add` or `sparktxlog "
-            "peer remove`: they tell all nodes."
+            "peer remove`: they reach all nodes."
         )
         raise not_usable(config, "data-dir", config.data_dir, why, hint)
     urls = msgspec.json.encode({place.id: place.url for place in config.places})

@@ -317,7 +317,7 @@ _MARKS = (
         name="mark_transaction",
         summary="Say YES or NO to a prepared transaction",
         description="For one of its participants.  The receipt is that of the mark; what becomes "
-        "of the transaction tells `GET /v1/transactions/{id}`.  To say the same again is to repeat "
+        "of the transaction is at `GET /v1/transactions/{id}`.  To say the same again is to repeat "
         "one transaction.",
         role=Role.CLIENT,
         query=_SUBMIT,

@@ -198,7 +198,7 @@ def test_versions_that_cannot_be(client: Client, version: Any) -> None:
     assert (caught.value.fields["field"], caught.value.fields["value"]) == ("version", version)
     t.expect_version("t", 3)
     t.expect_version("t", 3)
-    with pytest.raises(InvalidRequestError, match="beside 3, which is expected"):
+    with pytest.raises(InvalidRequestError, match="not 3, which is expected"):
         t.expect_version("t", 4)
 
 

@@ -67,12 +67,12 @@ def test_of_a_run_with_ids_of_other_runs_each_is_compared_with_its_first_one() -
     receipt = _receipt(3, *repeats, _LOST)
     places = {_IDS[0]: 2, _IDS[1]: 3}
     held = {2: _held(0), 3: _held(7)}
-    told = Content(manifest).told(receipt, places.get, lambda at: held[at])
+    told = Content(manifest).with_taken_ids(receipt, places.get, lambda at: held[at])
     assert [one.code for one in told.rejections] == [
         "duplicate-transaction",
         "id-taken",
         "conflict",
     ]
     unknown = Content(replace(manifest, content_digests=b""))
-    assert unknown.told(receipt, places.get, lambda at: held[at]) == receipt
-    assert Content(manifest).told(receipt, lambda _: None, lambda at: held[at]) == receipt
+    assert unknown.with_taken_ids(receipt, places.get, lambda at: held[at]) == receipt
+    assert Content(manifest).with_taken_ids(receipt, lambda _: None, lambda at: held[at]) == receipt

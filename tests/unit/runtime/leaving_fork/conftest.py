@@ -1,4 +1,4 @@
-"""Two nodes whose queues parted: what the tests of giving way begin with."""
+"""Two nodes whose queues parted: what the tests of leaving a fork begin with."""
 
 from __future__ import annotations
 

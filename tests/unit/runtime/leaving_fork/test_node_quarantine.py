@@ -1,4 +1,4 @@
-"""A stopped node gives way: what is kept, and kills between any two steps (P28)."""
+"""A stopped node leaves its fork: what is kept, and kills between any two steps (P28)."""
 
 from __future__ import annotations
 

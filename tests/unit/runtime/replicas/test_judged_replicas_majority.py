@@ -295,7 +295,7 @@ def test_a_recount_that_differs_convicts_and_clears_the_other_site() -> None:
         node.hear(*of_all(10, "BA"))
         assert node.verdicts() == "AB in_sync?"
     b.keep(b.replicas.take_recount(counted("B", 10, GOOD)))
-    b.hear(b.replicas.state("B").told)
+    b.hear(b.replicas.state("B").newest)
     assert b.verdicts() == "A in_sync B diverged" and b.donors() == ["A"]
     (state,) = (s for s in b.replicas.states() if s.report.node_id == "B")
     assert state.comparison.cause is Cause.RECOUNT
@@ -317,7 +317,7 @@ def test_a_recount_of_another_replica_says_nothing_of_this_one() -> None:
     b = Node("B")
     b.hear(at(10, "B", copied_from="A@10/1"))
     b.keep(b.replicas.take_recount(counted("B", 10, GOOD, copied_from="A@10/0")))
-    b.hear(b.replicas.state("B").told)
+    b.hear(b.replicas.state("B").newest)
     assert b.verdicts() == "B in_sync"
 
 
@@ -326,7 +326,7 @@ def test_a_later_recount_takes_an_earlier_one_back() -> None:
     b.hear(at(10, "B"))
     for rows, verdicts in ((GOOD, "B diverged"), (LOST, "B in_sync")):
         b.keep(b.replicas.take_recount(counted("B", 10, rows)))
-        b.hear(b.replicas.state("B").told)
+        b.hear(b.replicas.state("B").newest)
         assert b.verdicts() == verdicts
     b.restart()
     assert b.verdicts() == "B in_sync"
@@ -337,5 +337,5 @@ def test_files_that_are_missing_are_told_as_such() -> None:
     b.hear(at(10, "B"))
     found = RecountedTable(version=10, recorded="4:0:0", counted="", cause="part-1 is missing")
     b.keep(b.replicas.take_recount(replace(counted("B", 10, 4), tables={"t": found, "x": found})))
-    b.hear(b.replicas.state("B").told)
+    b.hear(b.replicas.state("B").newest)
     assert "cannot read all files of version 10, recorded is 4:0:0: part-1" in b.reason("B")
