@@ -70,12 +70,12 @@ TABLES = (
     "last_write: bigint, location: string"
 )
 
-#: One row for each of the latest catch-ups of the asked site's replica; the whole history stands
-#: in the table `log/transfers`.  `kind`: `replay` or `copy`.  `donors`: nodes copied from, empty
-#: for a replay.  Times are the worker's clock, microseconds since 1970 UTC.  `estimated_s` was
-#: expected, `actual_s` measured; `reason` says why it was chosen, with the figures that were
-#: compared.  Bytes of the files needed, of them read over the network
-#: (compressed), and found here.  `outcome`: `done`, or why it failed.
+#: One row for each of the latest 200 catch-ups of the asked site's replica, finished or failed.
+#: `kind`: `replay` or `copy`.  `donors`: nodes copied from, empty for a replay.  Times are the
+#: worker's clock, microseconds since 1970 UTC.  `estimated_s` was expected, NULL = nothing was;
+#: `actual_s` was measured; `reason` says why it was chosen, with the figures that were compared.
+#: Bytes of the files needed, of them read over the network (compressed), and found here.
+#: `outcome`: `done`, or why it failed.
 TRANSFERS = (
     "transfer_id: string, worker_id: string, node_id: string, kind: string, donors: array<string>, "
     "from_position: bigint, to_position: bigint, started_at: bigint, finished_at: bigint, "
@@ -324,7 +324,7 @@ VIEWS = {
     "settings": StateView(SETTINGS, ("settings",), settings_rows),
     "audit": StateView(AUDIT, ("audit",), _of_list(AUDIT)),
     "restore_points": StateView(RESTORE_POINTS, ("descriptions",), restore_point_rows),
-    "transfers": StateView(TRANSFERS, ("transfers",), _of_list(TRANSFERS), "transfers"),
+    "transfers": StateView(TRANSFERS, ("transfers",), _of_list(TRANSFERS)),
     "epochs": StateView(EPOCHS, ("epochs",), _of_list(EPOCHS), "epochs"),
 }
 #: Views that are read from the disk, by name.

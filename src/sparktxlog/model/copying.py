@@ -127,7 +127,7 @@ class CopyTicket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A finished or failed catch-up, estimate against actual: one row of `log/transfers`."""
+    """A finished or failed catch-up, estimate against actual."""
 
     transfer_id: str
     worker_id: str
@@ -142,7 +142,7 @@ class Transfer:
     finished_at: Int64
     estimated_s: float | None
     actual_s: float
-    #: Of these, seconds in which bytes arrived; None = unknown.  Not in `log/transfers`.
+    #: Of these, seconds in which bytes arrived; None = unknown.
     fetch_s: float | None = None
     #: Bytes of files needed; of these, fetched over the network (compressed), and found here.
     size_bytes: Int64 = 0

@@ -44,10 +44,10 @@ def register(
 
     Each row table that is applied here has a view; `bronze.events` has `txlog_bronze.events`.  What
     the log says of itself has views, too, and they hide row tables of these names: all of
-    `codec.state_views.KEPT` and `VIEWS`.  `txlog.epochs` and `txlog.transfers` have the whole
-    history.  For the other views the node writes files every two seconds from now on; `as_of` is
-    the time of a row.  A view of a table shows the newest rows and columns whenever it is read.
-    While a worker applies a batch, the view may show a part of it; `log.snapshot()` does not.
+    `codec.state_views.KEPT` and `VIEWS`.  `txlog.epochs` has the whole history.  For the other
+    views the node writes files every two seconds from now on; `as_of` is the time of a row.  A view
+    of a table shows the newest rows and columns whenever it is read.  While a worker applies a
+    batch, the view may show a part of it; `log.snapshot()` does not.
     Call it again when tables were created or dropped.  Views are only read.
     `format("txlog")` is registered, too.
 

@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
-import msgspec
 import structlog
 
 from sparktxlog.errors import (
@@ -30,7 +29,6 @@ from sparktxlog.errors import (
     NewerReleaseError,
     TxLogError,
 )
-from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.epoch_history import EpochHistory
@@ -144,10 +142,6 @@ class Publisher:
     def note(self, report: WorkerReport) -> None:
         """Have the signatures of a report appended to their table; from any thread."""
         self._reports.append(report)
-
-    def note_transfer(self, transfer: Transfer) -> None:
-        """Have a finished or failed catch-up appended to `log/transfers`; from any thread."""
-        self.note_rows("transfers", [msgspec.to_builtins(transfer)])
 
     def note_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Have rows appended to a history that nothing else keeps, soon; from any thread."""

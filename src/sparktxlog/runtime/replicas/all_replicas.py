@@ -247,7 +247,6 @@ class AllReplicas:
         new, writes = self._transfers.finished(transfer)
         if new:
             self.planning.learn_transfer(transfer)
-            self._log.publisher.note_transfer(transfer)
             await self._core.executor.write(writes)
 
     # -- questions ---------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Catch-ups of this site's replica: those under way, and the latest finished or failed ones.
 
-The journal keeps the latest `HISTORY` in a ring of named values, so they survive a restart.  The
-publisher writes all of them to the Delta table `log/transfers`.
+The journal keeps the latest `HISTORY` in a ring of named values, so they survive a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sparktxlog.model.copying import Decision, Transfer
 from sparktxlog.storage.interfaces import Write
 from sparktxlog.storage.journal.value_ring import ValueRing
 
-#: Transfers kept in memory; older ones are in `log/transfers`.
+#: Transfers that are kept.
 HISTORY = 200
 _PREFIX = "transfer:"
 #: Most running copies; workers that end silently must not fill the memory.
@@ -49,7 +48,7 @@ class RunningCopy:
 
 
 def check_transfer(transfer: Transfer, node_id: str) -> None:
-    """Refuse a transfer that is not of this site, or does not fit the table.
+    """Refuse a transfer that is not of this site, or has numbers or texts out of bounds.
 
     Raises:
         InvalidRequestError: The message names field and value (definite).

@@ -1,4 +1,4 @@
-"""Histories in `log/`: signatures, transfers and lag of replicas, epochs and rounds.
+"""Histories in `log/`: signatures and lag of replicas, epochs and rounds.
 
 Rows that were not appended yet may be lost; the journal keeps the newest of each.
 """
@@ -26,7 +26,6 @@ _log = structlog.get_logger("sparktxlog.log")
 #: Table → column of the time by which its rows expire.
 _TIMES = {
     "signatures": "reported_at",
-    "transfers": "finished_at",
     "epochs": "taken_up_at",
     "lag": "sampled_at",
     "rounds": "ended_at",

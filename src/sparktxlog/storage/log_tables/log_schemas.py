@@ -62,27 +62,6 @@ SIGNATURES = _schema("""
     reported_at  timestamp  not null
     """)
 
-#: `log/transfers`: one row per finished or failed catch-up of a replica, key `transfer_id`.
-TRANSFERS = _schema("""
-    transfer_id    string  not null
-    worker_id      string  not null
-    node_id        string  not null
-    kind           string  not null
-    donors         array<string>
-    from_position  bigint  not null
-    to_position    bigint  not null
-    started_at     timestamp  not null
-    finished_at    timestamp  not null
-    estimated_s    double
-    actual_s       double  not null
-    size_bytes     bigint  not null
-    wire_bytes     bigint  not null
-    reused_bytes   bigint  not null
-    transactions   bigint  not null
-    outcome        string  not null
-    reason         string
-    """)
-
 _SEAT = "struct<id:string,url:string,weight:bigint,witness:boolean,incarnation:bigint>"
 #: `log/epochs`: one row per epoch that this node entered, key (log id, epoch).
 EPOCHS = _schema(f"""
@@ -159,7 +138,6 @@ QUARANTINE = pa.schema(
 LOG_TABLES = {
     "synchronized_queue": SYNCHRONIZED_QUEUE,
     "signatures": SIGNATURES,
-    "transfers": TRANSFERS,
     "epochs": EPOCHS,
     "lag": LAG,
     "rounds": ROUNDS,
