@@ -172,7 +172,6 @@ ELSEWHERE = {
     "worker/apply/worker_session.py": "spark/worker/test_verify.py",
     "worker/backup/image_store.py": "unit/worker/backup/test_imaging.py",
     "worker/backup/restoring.py": "unit/worker/backup/test_imaging.py",
-    "worker/commit_tables/twin_drafts.py": "spark/catalog/test_several_tables.py",
     "worker/copy/donor_fetcher.py": "unit/files/test_donor_fetcher.py",
     "worker/copy/staging.py": "unit/worker/copy/test_full_disk.py",
     "worker/copy/swap.py": "unit/worker/copy/test_replica_copy.py",
@@ -183,6 +182,7 @@ ELSEWHERE = {
     "worker/tables/commit_upkeep.py": "spark/catalog/test_upkeep.py",
     "worker/tables/row_upkeep.py": "spark/worker/test_maintenance.py",
     "worker/tables/table_adoption.py": "service/test_adoption.py",
+    "worker/tables/twin_drafts.py": "spark/catalog/test_several_tables.py",
     "worker/verify/histories.py": "unit/worker/verify/test_comparing.py",
     "worker/verify/table_verification.py": _VERIFIED,
 }

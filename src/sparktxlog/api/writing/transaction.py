@@ -53,7 +53,7 @@ from sparktxlog.model.tables.table import TableDefinition, VersionedTable
 from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 from sparktxlog.model.transactions.receipt import Receipt
-from sparktxlog.worker.commit_tables.twin_drafts import TwinDrafts
+from sparktxlog.worker.tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
