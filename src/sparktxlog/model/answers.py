@@ -42,7 +42,6 @@ class InfoAnswer(TypedDict):
     #: The prefix in a bucket that has the commit tables instead; None = none.
     commit_table_url: str | None
     backup_dir: str | None
-    replication_compression: bool
     version: str
     inline_limit: int
     run_limit_bytes: int

@@ -373,7 +373,6 @@ class Node:
             "commit_table_dir": str(config.commit_table_dir),
             "commit_table_url": config.commit_table_url,
             "backup_dir": None if config.backup_dir is None else str(config.backup_dir),
-            "replication_compression": config.replication_compression,
             "version": __version__,
             "inline_limit": config.inline_limit,
             "run_limit_bytes": config.run_limit_bytes,
