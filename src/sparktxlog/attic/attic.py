@@ -60,8 +60,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     #: When it was put here, microseconds since 1970 UTC; 0 = unknown, or it is being filled.
     at: int = 0
-    #: Not removed by its age before this time; None = only its age counts.
-    keep_until: int | None = None
     #: What else is known of an entry of its kind.
     facts: dict[str, Any] = {}
     #: Its directory now; not part of the manifest.
@@ -136,7 +134,6 @@ class Attic:
         table: str = "",
         mark: str = "",
         source: Path | None = None,
-        keep_until: int | None = None,
         facts: dict[str, Any] | None = None,
     ) -> Entry:
         """Move a directory here, durably.
@@ -158,7 +155,6 @@ class Attic:
                 mark=mark,
                 source=str(source or path),
                 at=time_ns() // 1000,
-                keep_until=keep_until,
                 facts=facts or {},
             )
         )
@@ -312,8 +308,7 @@ class Attic:
         """
         done = Emptied()
         for entry in self.entries():
-            is_old = 0 < entry.at < older_than and (entry.keep_until or 0) < older_than
-            if not is_old or stays(entry):
+            if not 0 < entry.at < older_than or stays(entry):
                 done.kept += 1
                 continue
             files, size_bytes = entry.measured()

@@ -43,12 +43,12 @@ def text(path: Path) -> str:
 def test_a_directory_moves_and_is_found_with_what_was_said(tmp_path: Path, attic: Attic) -> None:
     table = made(tmp_path / "lake" / "bronze.orders_2")
     expected = attic.place(Kind.DROPPED, table.name, "7")
-    entry = put(attic, table, facts={"rows": 3}, keep_until=5)
+    entry = put(attic, table, facts={"rows": 3})
     assert not table.exists() and text(entry.path) == "a"
     assert entry.path == expected == attic.place(Kind.DROPPED, table.name, "7")
     (found,) = Attic(attic.root).entries(Kind.DROPPED, table.name)
     assert found == entry and entry.id == "dropped-bronze.orders_2-7"
-    assert (found.source, found.facts, found.keep_until) == (str(table), {"rows": 3}, 5)
+    assert (found.source, found.facts) == (str(table), {"rows": 3})
     assert found.at > 0 and attic.entries(Kind.ROWS) == attic.entries(None, "orders") == []
 
 
@@ -136,17 +136,17 @@ def test_restored_files_are_there_and_the_entry_stays(tmp_path: Path, attic: Att
 
 def test_age_empties_it(tmp_path: Path, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time_ns", lambda: 10 * DAY_US * 1000)
-    for name in ("old", "spared", "until"):
-        put(attic, made(tmp_path / name), keep_until=15 * DAY_US if name == "until" else None)
+    for name in ("old", "spared"):
+        put(attic, made(tmp_path / name))
     monkeypatch.setattr(module, "time_ns", lambda: 14 * DAY_US * 1000)
     put(attic, made(tmp_path / "young"))
     told: dict[str, Any] = {"stays": lambda entry: entry.table == "spared"}
     dry = attic.empty(12 * DAY_US, dry_run=True, **told)
-    assert len(attic.entries()) == 4
+    assert len(attic.entries()) == 3
     done = attic.empty(12 * DAY_US, **told)
     assert done == dry and [entry.table for entry in done.removed] == ["old"]
-    assert (done.kept, done.files, done.size_bytes) == (3, 1, 1)
-    assert {entry.table for entry in attic.entries()} == {"spared", "until", "young"}
+    assert (done.kept, done.files, done.size_bytes) == (2, 1, 1)
+    assert {entry.table for entry in attic.entries()} == {"spared", "young"}
     assert Attic(tmp_path / "none").empty(DAY_US).kept == 0
 
 

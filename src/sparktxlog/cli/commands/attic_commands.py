@@ -85,8 +85,7 @@ def show_entry(
     if as_json:
         print_json(found)
         return
-    for name in ("at", "keep_until"):
-        found[name] = time_text(found[name]) if found[name] else ""
+    found["at"] = time_text(found["at"]) if found["at"] else ""
     for name, value in (found | found.pop("facts")).items():
         if value not in ("", None, []):
             typer.echo(f"{name}: {value}")
@@ -198,5 +197,5 @@ def _found(attics: tuple[Attic, ...], entry_id: str) -> tuple[Attic, Entry]:
 
 
 def _document(entry: Entry) -> dict[str, Any]:
-    shown = ("id", "kind", "table", "why", "source", "at", "keep_until", "facts")
+    shown = ("id", "kind", "table", "why", "source", "at", "facts")
     return {name: getattr(entry, name) for name in shown} | {"path": str(entry.path)}
