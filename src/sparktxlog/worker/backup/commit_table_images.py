@@ -65,10 +65,13 @@ def commit_tables_below(
     ]
 
 
-def commit_table_files(table: KeptCommitTable) -> dict[str, int | None]:
+def commit_table_files(table: KeptCommitTable) -> tuple[dict[str, int | None], set[str]]:
     """Return the files of a table: path below its directory → bytes, None = not recorded.
 
     Files that no reader of the newest version needs may be gone.
+
+    Returns:
+        All that are there, and which of them may go at any time.
 
     Raises:
         StorageError: A file that is needed is missing, or a commit cannot be read.
@@ -89,7 +92,8 @@ def commit_table_files(table: KeptCommitTable) -> dict[str, int | None]:
         if path in live.needed:
             raise _unfit(table, f"file {path!r} is missing")
         del files[path]
-    return files
+    needed = live.needed
+    return files, {path for path in files if path not in needed and not is_in_log(path)}
 
 
 def place_of(directory: Path, path: str) -> Path:

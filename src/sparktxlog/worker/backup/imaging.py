@@ -205,9 +205,11 @@ class _Backup:
             self._lake / table: version_files(self._lake / table, state.tables[table].version)
             for table in sorted(state.tables)
         }
-        wanted |= {table.directory: commit_table_files(table) for table in self._commit_tables}
+        unneeded: dict[Path, set[str]] = {}
+        for one in self._commit_tables:
+            wanted[one.directory], unneeded[one.directory] = commit_table_files(one)
         total = sum(
-            place_of(directory, path).stat().st_size
+            _size_of(place_of(directory, path))
             for directory, files in wanted.items()
             for path in files
         )
@@ -216,7 +218,12 @@ class _Backup:
         for directory, files in wanted.items():
             stored = kept[directory] = []
             for path, size in sorted(files.items()):
-                stored.append(self._keep(directory, path, size))
+                try:
+                    stored.append(self._keep(directory, path, size))
+                except FileNotFoundError:
+                    if path not in unneeded.get(directory, ()):
+                        raise
+                    continue  # upkeep of the commit table removed it meanwhile
                 done += stored[-1].size_bytes
                 self._tell(done, total)
         tables = {
@@ -280,6 +287,14 @@ class _Backup:
             digests = _copy(file, target, found, self._buffer)
             self._new, self._added = self._new + 1, self._added + size
         return ImageFile(path=path, size_bytes=size, modified_at=modified_at, digests=digests)
+
+
+def _size_of(file: Path) -> int:
+    """Return its bytes, 0 if it was removed a moment ago."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _link(place: Path, target: Path, size: int) -> bool:

@@ -217,7 +217,7 @@ def test_a_damaged_table_is_refused(site: tuple[Lake, StagedTable], tmp_path: Pa
         for content in (b"two", b"one")
     )
     gone.unlink()
-    assert gone.name not in commit_table_files(found)
+    assert gone.name not in commit_table_files(found)[0]
     needed.unlink()
     with pytest.raises(StorageError, match=f"'{needed.name}' is missing"):
         commit_table_files(found)
@@ -243,3 +243,30 @@ def test_an_image_of_a_stranger_writes_nowhere_else(
             restore_commit_tables(store, replace(image, commit_tables=tables), tmp_path / "r" / "s")
     assert not (tmp_path / "r" / "x").exists()
     assert msgspec.json.decode(msgspec.json.encode(image), type=Image) == image
+
+
+def test_a_file_that_upkeep_removes_during_a_backup_is_left_out(
+    site: tuple[Lake, StagedTable], tmp_path: Path
+) -> None:
+    lake, table = site
+    store = ImageStore(tmp_path / "images")
+    named = [
+        file.path for file in backed_up(site, store, "before").commit_tables.popitem()[1].files
+    ]
+    (gone,) = [path for path in named if (table.directory / path).read_bytes() == b"one"]
+    (last,) = [path for path in named if (table.directory / path).read_bytes() == b"two"]
+
+    def backed_up_without(path: str) -> Image:
+        """Remove a file when the first one is stored, after all were listed."""
+        return back_up_replica(
+            lake.path,
+            ImageStore(tmp_path / path),
+            name="one",
+            commit_tables=below(table),
+            tell=lambda *_: (table.directory / path).unlink(missing_ok=True),
+        ).image
+
+    (kept,) = backed_up_without(gone).commit_tables.values()
+    assert [file.path for file in kept.files] == [path for path in named if path != gone]
+    with pytest.raises(StorageError, match=last):
+        backed_up_without(last)
