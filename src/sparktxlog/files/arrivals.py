@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from time import monotonic
+from typing import BinaryIO
 
 import structlog
 
@@ -330,24 +331,37 @@ class Arrivals:
             OSError: It cannot be read, or is no regular file.
         """
         with foreign_file(self.root, path).open() as source:
-            size = os.fstat(source.fileno()).st_size
-            if size != file.size_bytes:
-                raise ManifestMismatchError(
-                    f"{file.path!r} has {size:,} bytes, its manifest says {file.size_bytes:,}",
-                    path=file.path,
-                    size_bytes=size,
-                )
-            digest = digest_of(source, path)
-            if digest != file.digest:
-                raise ManifestMismatchError(
-                    f"{file.path!r} has the digest {digest}, its manifest says {file.digest}",
-                    path=file.path,
-                    digest=digest,
-                )
+            check_bytes(file, source, path)
             self._check_content(file, source, str(path))
 
     def _check_content(self, file: StagedFile, source: FileIO, path: str) -> None:
         """Check what else a manifest says of a file whose bytes are the right ones."""
+
+
+def check_bytes(file: StagedFile, source: BinaryIO | FileIO, path: str | Path) -> None:
+    """Compare an open file with its manifest.
+
+    Args:
+        path: Where it is.
+
+    Raises:
+        ManifestMismatchError: Its size or digest differs (definite).
+        OSError: It cannot be read.
+    """
+    size = os.fstat(source.fileno()).st_size
+    if size != file.size_bytes:
+        raise ManifestMismatchError(
+            f"{file.path!r} has {size:,} bytes, its manifest says {file.size_bytes:,}",
+            path=file.path,
+            size_bytes=size,
+        )
+    digest = digest_of(source, path)
+    if digest != file.digest:
+        raise ManifestMismatchError(
+            f"{file.path!r} has the digest {digest}, its manifest says {file.digest}",
+            path=file.path,
+            digest=digest,
+        )
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

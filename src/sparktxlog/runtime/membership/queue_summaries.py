@@ -8,7 +8,6 @@ not have that summary any more, the transfer begins again with another one.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import time
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.foreign_files import ForeignFile
+from sparktxlog.storage.foreign_files import ForeignFile, digest_of
 from sparktxlog.storage.interfaces import QueueSummary
 from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 from sparktxlog.transport.peer_link import PeerLink
@@ -112,7 +111,8 @@ class SummaryGiver:
                     left.unlink()
             path = self._directory / f"{summary.position}-{time.monotonic_ns()}.given"
             write_summary(summary, path)
-            name, size = _digest(path), path.stat().st_size
+            with path.open("rb") as content:
+                name, size = digest_of(content, path), content.tell()
         except OSError as error:
             raise StorageError(f"a summary cannot be written: {error}") from error
         offer = SummaryOffer(name=name, position=summary.position, size_bytes=size)
@@ -193,8 +193,3 @@ def _checked(offer: SummaryOffer) -> SummaryOffer:
     if len(offer.name) != 64 or not offer.name.isalnum() or not offer.name.isascii():
         raise RemoteProtocolError(f"{offer.name[:80]!r} is no name of a summary")
     return offer
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -25,7 +25,8 @@ from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
-from sparktxlog.errors import ApplyError
+from sparktxlog.errors import ApplyError, ManifestMismatchError
+from sparktxlog.files.arrivals import check_bytes
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.durability import link_new
@@ -151,20 +152,17 @@ def check_payload(file: StagedFile, path: Path) -> None:
         ApplyError: It is gone, has another size or digest, or cannot be read (definite).
     """
     try:
-        size = path.stat().st_size
-        found = f"has {size:,} bytes, its manifest says {file.size_bytes:,}"
-        if size == file.size_bytes:
-            with path.open("rb") as source:
-                digest = hashlib.file_digest(source, "sha256").hexdigest()
-            if digest == file.digest:
-                return
-            found = f"has the digest {digest}, its manifest says {file.digest}"
+        with path.open("rb") as source:
+            check_bytes(file, source, path)
+        return
+    except ManifestMismatchError as error:
+        found = error.message
     except FileNotFoundError:
-        found = "is missing"
+        found = f"{file.path!r} is missing"
     except OSError as error:
-        found = f"cannot be read: {error.strerror}"
+        found = f"{file.path!r} cannot be read: {error.strerror}"
     raise ApplyError(
-        f"payload file {file.path} {found}",
+        f"payload file {found}",
         hint="Something else changed the payload store, or its disk fails; the node "
         "fetches the file again if another site has it whole.",
         path=file.path,

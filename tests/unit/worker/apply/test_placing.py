@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from sparktxlog.delta import classic_checkpoints
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import commit_path, newest_version
 from sparktxlog.errors import ApplyError
+from sparktxlog.files import arrivals
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply import placing
@@ -229,7 +229,7 @@ def test_a_disk_that_cannot_read_a_file_is_named(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(hashlib, "file_digest", fail)
+    monkeypatch.setattr(arrivals, "digest_of", fail)
     with pytest.raises(ApplyError, match="cannot be read: Input/output error"):
         place(log, to)
     assert DeltaTable(tmp_path / "lake" / "t").version() == 0
