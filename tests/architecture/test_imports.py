@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "health": set(),
     "delta": {"storage.durability", "storage.foreign_files"},
     "attic": {"storage.durability"},
-    "codec": {"delta.commit_contents"} | _EPOCHS,
+    "codec": {"delta.commit_contents", "delta.log_state"} | _EPOCHS,
     "storage": {"attic", "codec", "delta", "files.arrivals", "protocol.messages.recovery"}
     | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
@@ -306,7 +306,7 @@ def _opens_by_delta_rs(module: Module) -> bool:
 
 
 def test_only_one_room_opens_delta_logs() -> None:
-    """`worker/apply/deltalog.py` and `delta.tables` of Spark speak through the JVM, which opens."""
+    """`worker/apply/deltalog.py` and `delta.tables` of Spark write and show rows, by the JVM."""
     others = [module for module in package_modules() if module.room != "delta"]
     named = {module.name: found for module in others if (found := _texts_of_logs(module))}
     assert {*named} == _NAMES_THE_LOG, named

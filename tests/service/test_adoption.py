@@ -21,6 +21,7 @@ from tests.support.delta_writer import SCHEMA, StagedTable
 
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
 from sparktxlog.delta.commit_contents import read_commit_file
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     CopyConflictError,
     InvalidRequestError,
@@ -62,8 +63,7 @@ def plain_table(directory: Path) -> PlainTable:
         {"path": "a.parquet", "size": 9, "partitionValues": {}, "deletionVector": own},
         {"path": "p=1/b%20c.parquet", "size": 9, "partitionValues": {}},
     ]
-    return PlainTable(
-        path=str(directory),
+    log = LogState(
         version=3,
         protocol={"minReaderVersion": 1, "minWriterVersion": 2},
         metadata={
@@ -73,9 +73,9 @@ def plain_table(directory: Path) -> PlainTable:
             "partitionColumns": [],
             "configuration": {"delta.appendOnly": "false"},
         },
-        adds=tuple(adds),
-        domains={},
+        adds={add["path"]: add for add in adds},
     )
+    return PlainTable(path=str(directory), log=log)
 
 
 def files_of(directory: Path) -> dict[str, bytes]:

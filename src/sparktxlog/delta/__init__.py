@@ -19,6 +19,6 @@ commit_files     commits are written by hand, read as actions; torn ones are fou
 checkpoints      of all forms, as `add` actions; those of twins
 classic_checkpoints  of our own tables, by delta-rs; and in place of those of version 2
 log_segments     the part of a log that a version needs; its protocol and metadata
-log_state        a table of plain files, with statistics
+log_state        a version with all that the log says of it
 live_files       the files that readers of a version need
 """

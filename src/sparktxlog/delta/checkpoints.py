@@ -39,6 +39,8 @@ from sparktxlog.storage.foreign_files import foreign_file
 _TAKEN = "00000000-0000-4000-8000-"
 _SIDECARS, _LAST = "_sidecars", "_last_checkpoint"
 _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
+#: Fields of actions that have fields; others with names of their own are maps.
+_STRUCTS = ("deletionVector", "format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +66,16 @@ class Checkpoint:
         """Yield the `add` actions of the version, with the keys that say which files it needs."""
         yield from self._actions("add", _ADDED)
 
-    def actions(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yield what is known of files and transactions, as commits have it."""
-        kinds = {"add": ("path", "size", "stats"), "remove": ("path", "deletionTimestamp")}
-        for kind, keys in (kinds | {"txn": ("appId", "version")}).items():
-            yield from ({kind: action} for action in self._actions(kind, keys))
+    def actions(self, *, files: bool = True) -> Iterator[dict[str, dict[str, Any]]]:
+        """Yield all that the version says, as commits have it.
+
+        Args:
+            files: Actions of files, too; of those that were removed only path and time.
+        """
+        for kind in ("protocol", "metaData", "domainMetadata", "txn", *(("add",) if files else ())):
+            yield from ({kind: action} for action in self._actions(kind))
+        for action in self._actions("remove", ("path", "deletionTimestamp")) if files else ():
+            yield {"remove": action}
 
     def removed_after(self, timestamp: int) -> Iterator[dict[str, Any]]:
         """Yield the `remove` actions of versions that were committed later, in milliseconds."""
@@ -80,20 +87,15 @@ class Checkpoint:
         """Return the protocol of the version; None = it has none, so it is of no use."""
         keys = ("minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures")
         for action in self._actions("protocol", keys):
-            said = {key: value for key, value in action.items() if value is not None}
-            return msgspec.convert(said, TableProtocol)
+            return msgspec.convert(action, TableProtocol)
         return None
 
     def metadata(self) -> dict[str, Any] | None:
         """Return the metadata of the version, as JSON has it; None = as `protocol`."""
-        keys = ("schemaString", "partitionColumns", "configuration", "description", "id")
-        for action in self._actions("metaData", (*keys, "createdTime")):
-            said = {key: value for key, value in action.items() if value is not None}
-            # Parquet has the pairs of a map.
-            return said | {"configuration": dict(said.get("configuration", ()))}
-        return None
+        return next(self._actions("metaData"), None)
 
-    def _actions(self, kind: str, keys: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    def _actions(self, kind: str, keys: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
+        """Yield actions; empty `keys` = all that they say, but statistics in one form only."""
         for path in (*self.tops, *self.sidecars):
             with _reading(path) as file:
                 if path.suffix == ".json":
@@ -103,14 +105,32 @@ class Checkpoint:
                 rows = pq.ParquetFile(file)
                 if kind not in rows.schema_arrow.names:
                     continue
+                known = [field.name for field in rows.schema_arrow.field(kind).type]
                 # Statistics of all files would be most of it.
-                for batch in rows.iter_batches(columns=[f"{kind}.{key}" for key in keys]):
+                wanted = [key for key in known if key in (keys or _whole(known))]
+                for batch in rows.iter_batches(columns=[f"{kind}.{key}" for key in wanted]):
                     # The fields of a struct that is NULL mean nothing.
                     found = batch.column(kind).drop_null()
-                    known = [key for key in keys if found.type.get_field_index(key) >= 0]
-                    parts = [found.field(key) for key in known]
-                    table = pa.Table.from_arrays(parts, known)
-                    yield from table.to_pylist()
+                    yield from map(_said, found.to_pylist(maps_as_pydicts="lossy"))
+
+
+def _whole(known: list[str]) -> list[str]:
+    """Return the fields of an action that say all; `…_parsed` repeat others, typed."""
+    found = [name for name in known if not name.endswith("_parsed")]
+    return found if "stats" in known else [*found, "stats_parsed"]
+
+
+def _said(action: dict[str, Any]) -> dict[str, Any]:
+    """Return an action of Parquet as JSON has it: without what it does not say."""
+    found = {
+        key: _said(value) if key in _STRUCTS else value
+        for key, value in action.items()
+        if value is not None
+    }
+    if parsed := found.pop("stats_parsed", None):
+        # The bounds of values are left out: they are hints, and types differ.
+        found["stats"] = msgspec.json.encode({"numRecords": parsed["numRecords"]}).decode()
+    return found
 
 
 def newest_checkpoint(table: Path, version: int) -> Checkpoint | None:

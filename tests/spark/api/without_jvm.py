@@ -19,6 +19,7 @@ import sparktxlog
 from sparktxlog.api.connect import TxLog
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
 from sparktxlog.delta.commit_contents import read_commit_file
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import TxLogError
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.tables.commit_table import commit_file_name
@@ -72,8 +73,7 @@ def _several_tables(spark: SparkSession, log: TxLog, url: str) -> dict[str, Any]
     more = {"nullable": True, "metadata": {}}
     fields = [{"name": "id", "type": "long", **more}, {"name": "n", "type": "long", **more}]
     schema = json.dumps({"type": "struct", "fields": fields})
-    empty = PlainTable(
-        path="",
+    log_of_it = LogState(
         version=0,
         protocol={"minReaderVersion": 1, "minWriterVersion": 2},
         metadata={
@@ -81,9 +81,8 @@ def _several_tables(spark: SparkSession, log: TxLog, url: str) -> dict[str, Any]
             "schemaString": schema,
             "partitionColumns": [],
         },
-        adds=(),
-        domains={},
     )
+    empty = PlainTable(path="", log=log_of_it)
     with closing(CatalogLink(url)) as link:
         place = link.stage("default.stock")
         directory = Path(path_of_location(place.location))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from sparktxlog.delta.classic_checkpoints import write_classic
+from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError
@@ -64,3 +68,77 @@ def test_a_log_that_cannot_be_read_is_damage(table: Path, line: str) -> None:
     commit_path(table, 4).write_text(line)
     with pytest.raises(CorruptLogError, match="cannot be read"):
         LogState.read(table)
+
+
+def test_a_checkpoint_says_all_that_commits_say(tmp_path: Path) -> None:
+    rows = pa.table({"p": ["x", None, "ü /%"], "d": [{"a": 1}, None, {"a": None}]})
+    write_deltalake(tmp_path, rows, partition_by=["p"], configuration={"delta.appendOnly": "false"})
+    told = {"domainMetadata": {"domain": "mine", "configuration": "{}", "removed": False}}
+    gone = {"domainMetadata": {"domain": "gone", "configuration": "{}", "removed": False}}
+    tagged = {"add": {**one(tmp_path), "tags": {"a": "b", "c": None}, "dataChange": False}}
+    again = {"domainMetadata": {"domain": "gone", "configuration": "", "removed": True}}
+    commit(tmp_path, 1, tagged, told, gone)
+    commit(tmp_path, 2, again)
+    before = LogState.read(tmp_path)
+    assert before.domains == {"mine": "{}"}
+    assert before.configuration == {"delta.appendOnly": "false"}
+    assert LogState.read(tmp_path, 1).domains == {"mine": "{}", "gone": "{}"}
+    values = sorted(str(add["partitionValues"]) for add in before.adds.values())
+    assert values == ["{'p': 'x'}", "{'p': 'ü /%'}", "{'p': None}"]
+    assert before.names_in_files == {"p": "p", "d": "d"}
+    write_classic(tmp_path, cleans=False)
+    for version in range(2):
+        commit_path(tmp_path, version).unlink()
+    after = LogState.read(tmp_path)
+    assert after == before
+    light = LogState.read(tmp_path, files=False)
+    assert light == replace(before, adds={}, removed={})
+
+
+def test_a_file_with_another_deletion_vector_stays(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
+    add = one(tmp_path)
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    actions = [{"add": add | {"deletionVector": vector}}, {"remove": {"path": add["path"]}}]
+    for version, ordered in enumerate((actions, actions[::-1]), 1):
+        commit(tmp_path, version, *ordered)
+        (found,) = LogState.read(tmp_path).adds.values()
+        assert found["deletionVector"] == vector
+
+
+def test_a_checkpoint_with_typed_statistics_says_how_many_rows(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
+    write_classic(tmp_path, cleans=False)
+    (path,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    rows = pq.read_table(path)
+    actions = rows.to_pylist(maps_as_pydicts="strict")
+    adds = [None if row["add"] is None else {**row["add"], "stats": None} for row in actions]
+    parsed = [add and {"numRecords": 2, "minValues": {"n": 1}} for add in adds]
+    kind = rows.schema.field("add").type
+    others = [field for field in kind if field.name != "stats"]
+    typed = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("n", pa.int64())]))])
+    column = pa.array(
+        [add and {**add, "stats_parsed": said} for add, said in zip(adds, parsed, strict=True)],
+        pa.struct([*others, pa.field("stats_parsed", typed)]),
+    )
+    pq.write_table(rows.set_column(rows.schema.get_field_index("add"), "add", column), path)
+    state = LogState.read(tmp_path)
+    (name,) = state.adds
+    assert (state.rows(name), state.bounds(name, "n")) == (2, (None, None))
+    assert "stats_parsed" not in state.adds[name]
+
+
+def test_a_log_that_defines_no_table_is_refused(table: Path) -> None:
+    commit_path(table, 0).write_bytes(b"{}\n")
+    with pytest.raises(CorruptLogError, match="does not define it"):
+        LogState.read(table)
+
+
+def one(table: Path) -> dict[str, Any]:
+    """Return the `add` of one of the live files."""
+    return min(LogState.read(table).adds.values(), key=str)
+
+
+def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
+    """Commit actions."""
+    commit_by_hand(table, version, {"operation": "WRITE"}, "", actions)

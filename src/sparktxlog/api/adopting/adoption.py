@@ -37,7 +37,7 @@ def adopt(
         )
     if keys and kind == TableKind.COMMIT_TABLE:
         raise InvalidRequestError("commit tables have no keys", field="keys")
-    source = SourceTable.read(site.spark, path)
+    source = SourceTable.read(path)
     if kind == TableKind.ROW_TABLE:
         return adopt_rows(
             site, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout_s, tell=tell
@@ -45,7 +45,7 @@ def adopt(
     with closing(CatalogLink.beside(site.home)) as link:
         return adopt_commits(
             source.plain,
-            lambda: source.newest(site.spark),
+            source.newest,
             link,
             name,
             way=way,

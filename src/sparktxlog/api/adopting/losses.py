@@ -16,8 +16,8 @@ from pyspark.sql import types as T
 from sparktxlog.api.schema import LENGTHS, lengths_of
 from sparktxlog.codec.delta_catalog.adopted_tables import left_writers
 from sparktxlog.codec.refused_types import REFUSED_TYPES
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.model.tables.table_properties import MAX_TEXT, why_not
-from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import CLUSTERING
 
 #: Features that a table may have → what a row table does not keep of them; empty = nothing, or
@@ -100,7 +100,7 @@ _OF_FEATURES = ("delta.clustering", "delta.rowTracking")
 _CONSTRAINT = "delta.constraints."
 
 
-def obstacles_of(log: LogVersion, columns: T.StructType) -> list[str]:
+def obstacles_of(log: LogState, columns: T.StructType) -> list[str]:
     """Return why a table cannot become a row table, with a way out for each; empty = it can."""
     found = [
         f"it has feature {name!r}, which row tables do not have: "
@@ -131,7 +131,7 @@ def obstacles_of(log: LogVersion, columns: T.StructType) -> list[str]:
     return found
 
 
-def left_behind(log: LogVersion, columns: T.StructType, cluster_by: Iterable[str]) -> list[str]:
+def left_behind(log: LogState, columns: T.StructType, cluster_by: Iterable[str]) -> list[str]:
     """Return what a row table does not keep of a table, for people.
 
     Args:
@@ -166,7 +166,7 @@ def left_behind(log: LogVersion, columns: T.StructType, cluster_by: Iterable[str
         found.append(f"what its comment says after {MAX_TEXT:,} characters")
     others = sorted(name for name in log.domains if name not in _OF_FEATURES)
     found += [f"the metadata of domain {name!r}" for name in others]
-    return [*filter(None, found), *left_writers(log.writers)]
+    return [*filter(None, found), *left_writers(log.transactions)]
 
 
 def _known(table: Mapping[str, str], name: str) -> str | None:

@@ -120,7 +120,7 @@ def adopt_rows(
         total = append_files(t, name, source, split, lambda: _count(rows, definition), site)
         tell(f"{total.rows:,} rows are counted; the files travel to the other sites")
         if not may_move:
-            check_unchanged(str(source.path), source.version, source.newest(site.spark))
+            check_unchanged(str(source.path), source.version, source.newest())
     except BaseException:
         t.discard()
         raise

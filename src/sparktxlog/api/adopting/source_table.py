@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -30,15 +28,16 @@ from sparktxlog.codec.parquet_columns import hides_rows
 from sparktxlog.codec.submits.requests import check_partition
 from sparktxlog.codec.submits.validation import check_file_schema
 from sparktxlog.delta.file_paths import path_of_file
-from sparktxlog.delta.log_files import has_log
-from sparktxlog.errors import CommitRejectedError, InvalidRequestError, first_lines
+from sparktxlog.delta.log_files import has_log, newest_commit
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import CommitRejectedError, InvalidRequestError, StorageError
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.tables.table_properties import MAX_TEXT, why_not
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.worker.apply.deltalog import LogVersion, read_log, rows_of_files, with_writers
+from sparktxlog.worker.apply.deltalog import rows_of_files
 from sparktxlog.worker.apply.tables import CLUSTERING
 from sparktxlog.worker.tables.table_adoption import in_the_way
 
@@ -80,17 +79,15 @@ class SourceTable:
     """A Delta table at one version."""
 
     path: Path
-    log: LogVersion
+    log: LogState
 
     @classmethod
-    def read(
-        cls, spark: SparkSession, path: str, version: int | None = None, *, files: bool = True
-    ) -> SourceTable:
+    def read(cls, path: str, version: int | None = None, *, files: bool = True) -> SourceTable:
         """Read a table.
 
         Args:
             version: None = the newest.
-            files: Live files, domains and writers too.
+            files: Live files, too.
 
         Raises:
             InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
@@ -98,11 +95,9 @@ class SourceTable:
         place, problem = Path(local_path(path)).absolute(), f"it has no {COMMIT_LOG}"
         try:
             if has_log(place):
-                found = read_log(spark, place, version, files=files)
-                log = with_writers(spark, place, found) if files else found
-                return cls(path=place, log=log)
-        except (PySparkException, Py4JError) as error:
-            problem = first_lines(error)
+                return cls(path=place, log=LogState.read(place, version, files=files))
+        except StorageError as error:
+            problem = error.message
         raise InvalidRequestError(
             f"{place} cannot be read as a Delta table: {problem}",
             hint=f"Name the directory that has {COMMIT_LOG}.",
@@ -110,23 +105,14 @@ class SourceTable:
             value=str(place),
         )
 
-    def newest(self, spark: SparkSession) -> int:
-        """Return the newest version of the Delta table now; errors as `read`."""
-        return SourceTable.read(spark, str(self.path), files=False).version
+    def newest(self) -> int:
+        """Return the newest version of the Delta table now, -1 = it has none any more."""
+        return newest_commit(self.path)
 
     @property
     def plain(self) -> PlainTable:
         """What a commit table can be made of."""
-        log = self.log
-        return PlainTable(
-            path=str(self.path),
-            version=log.version,
-            protocol=log.protocol,
-            metadata=log.metadata,
-            adds=log.adds,
-            domains=log.domains,
-            writers=log.writers,
-        )
+        return PlainTable(path=str(self.path), log=self.log)
 
     @property
     def table_id(self) -> str:
@@ -203,7 +189,7 @@ class SourceTable:
                 },
                 add=add,
             )
-            for add in (self.log.adds if adds is None else adds)
+            for add in (self.log.adds.values() if adds is None else adds)
         ]
 
     def split(

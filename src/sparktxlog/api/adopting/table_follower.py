@@ -116,7 +116,7 @@ class TableFollower:
         self._overwrites = overwrite
         self._log_id = str(log.site.home.get("/v1/info")["log_id"])
         #: As it was when its columns were read last.
-        self._source = SourceTable.read(log.site.spark, path, files=False)
+        self._source = SourceTable.read(path, files=False)
         self._file = state or self._source.path / "_sparktxlog" / f"{self._name}.json"
         self._state: FollowState | None = None
         #: Version, inode, time and size of the commit file that was compared last.
@@ -209,7 +209,7 @@ class TableFollower:
             )
 
     def _adopted(self, *, dry_run: bool = False) -> FollowedVersion:
-        source = self._source = SourceTable.read(self._site.spark, str(self._source.path))
+        source = self._source = SourceTable.read(str(self._source.path))
         began = commit_path(source.path, source.version)
         done = adopt_rows(
             self._site,
@@ -233,7 +233,7 @@ class TableFollower:
         )
 
     def _replaced(self, table: VersionedTable) -> list[FollowedVersion]:
-        source = self._source = SourceTable.read(self._site.spark, str(self._source.path))
+        source = self._source = SourceTable.read(str(self._source.path))
         source.check_possible()
         brought = self._followed_columns(None)
         part = f"overwrite-{self._table().version}"
@@ -309,7 +309,7 @@ class TableFollower:
             and not found
             and commit_path(self._source.path, state.version + 1).exists()
         ):
-            newest = SourceTable.read(self._site.spark, str(self._source.path), files=False)
+            newest = SourceTable.read(str(self._source.path), files=False)
             table_id = newest.table_id
         is_other = table_id not in ("", state.table_id)
         if is_other or (found and state.commit and found != state.commit):
@@ -403,7 +403,7 @@ class TableFollower:
         Raises:
             InvalidRequestError: A row table could not be like it (definite).
         """
-        source = SourceTable.read(self._site.spark, str(self._source.path), version, files=False)
+        source = SourceTable.read(str(self._source.path), version, files=False)
         source.check_possible()
         return source
 

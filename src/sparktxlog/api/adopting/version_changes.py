@@ -130,8 +130,8 @@ def put_changes(
     if not actions.removes:
         _put_files(t, site, name, source, added, OperationKind.APPEND)
         return "append"
-    live = SourceTable.read(site.spark, str(source.path), source.version)
-    if {add["path"] for add in live.log.adds} <= {add["path"] for add in actions.adds}:
+    live = SourceTable.read(str(source.path), source.version)
+    if {add["path"] for add in live.log.adds.values()} <= {add["path"] for add in actions.adds}:
         _put_files(t, site, name, source, added, OperationKind.OVERWRITE)
         return "overwrite"
     definition = t.definition(name)
@@ -183,9 +183,9 @@ def _changed(
     removes = list(actions.removes)
     if any("partitionValues" not in remove or "size" not in remove for remove in removes):
         # A writer that does not say it; the version before does.
-        former = SourceTable.read(site.spark, str(source.path), source.version - 1)
+        former = SourceTable.read(str(source.path), source.version - 1)
         gone = {remove["path"] for remove in removes}
-        removes = [add for add in former.log.adds if add["path"] in gone]
+        removes = [add for add in former.log.adds.values() if add["path"] in gone]
     removed = source.files([_as_add(remove) for remove in removes])
     return source.rows(site.spark, removed), source.rows(site.spark, added)
 

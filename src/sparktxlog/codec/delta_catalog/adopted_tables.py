@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid as uuids
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from sparktxlog.codec.delta_catalog.table_states import (
     domain_value,
 )
 from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import StagedCommitError
 
 Action = dict[str, Any]
@@ -54,23 +55,15 @@ _DROPPED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainTable:
-    """A Delta table at its newest version, in the form of the log's JSON."""
+    """A Delta table at its newest version."""
 
     path: str
-    version: int
-    protocol: Action
-    metadata: Action
-    #: `add` actions of all live files.
-    adds: tuple[Action, ...]
-    #: Domain → its configuration, JSON.
-    domains: Mapping[str, str]
-    #: Ids of the applications that count their transactions in its log.
-    writers: tuple[str, ...] = ()
+    log: LogState
 
     @property
     def protocol_of_commits(self) -> Action:
         """The protocol as features, with those that a commit table needs."""
-        given = self.protocol
+        given = self.log.protocol
         versions = (given["minReaderVersion"], given["minWriterVersion"])
         readers = {*(given.get("readerFeatures") or ())}
         writers = {*(given.get("writerFeatures") or ())}
@@ -88,15 +81,9 @@ class PlainTable:
         }
 
     @property
-    def features(self) -> set[str]:
-        """Features that its protocol names, readers' and writers'."""
-        listed = ("readerFeatures", "writerFeatures")
-        return {name for key in listed for name in self.protocol.get(key) or ()}
-
-    @property
     def obstacles(self) -> list[str]:
         """Why it cannot become a commit table; empty = it can."""
-        given = self.features
+        given = self.log.features
         found = [
             f"it has feature {name!r}, which commit tables do not have"
             for name in sorted(given - KNOWN_FEATURES - _OF_THE_HISTORY)
@@ -115,11 +102,10 @@ class PlainTable:
         content = read_commit_file(self.first_commit("its own", 1))
         assert content.protocol is not None and content.metadata is not None
         kept = content.metadata.configuration
-        names = self.metadata.get("configuration") or {}
         return [
-            *(f"feature {name}" for name in sorted(self.features - content.protocol.features)),
-            *(f"property {name}" for name in sorted(names) if name not in kept),
-            *left_writers(self.writers),
+            *(f"feature {name}" for name in sorted(self.log.features - content.protocol.features)),
+            *(f"property {name}" for name in sorted(self.log.configuration) if name not in kept),
+            *left_writers(self.log.transactions),
         ]
 
     def first_commit(self, uuid: str, timestamp: int) -> bytes:
@@ -135,13 +121,13 @@ class PlainTable:
             "operation": "ADOPT",
             "operationParameters": {
                 "source": json.dumps(self.path),
-                "sourceVersion": json.dumps(self.version),
+                "sourceVersion": json.dumps(self.log.version),
             },
             "isBlindAppend": False,
             "engineInfo": "sparktxlog",
             "txnId": str(uuids.uuid4()),
         }
-        kept = self.metadata.get("configuration") or {}
+        kept = self.log.configuration
         properties = {
             **{key: value for key, value in kept.items() if not key.startswith(_DROPPED)},
             **REQUIRED_PROPERTIES,
@@ -151,14 +137,14 @@ class PlainTable:
         own = {"id": str(uuids.uuid4()), "configuration": properties, "createdTime": timestamp}
         actions: list[Action] = [
             {"commitInfo": info},
-            {"metaData": self.metadata | own},
+            {"metaData": self.log.metadata | own},
             {"protocol": self.protocol_of_commits},
         ]
         actions += [
             {"domainMetadata": {"domain": name, "configuration": text, "removed": False}}
-            for name, text in self.domains.items()
+            for name, text in self.log.domains.items()
         ]
-        actions += [{"add": _as_new(add)} for add in self.adds]
+        actions += [{"add": _as_new(add)} for add in self.log.adds.values()]
         dumped = (json.dumps(one, separators=(",", ":"), ensure_ascii=False) for one in actions)
         return "".join(f"{line}\n" for line in dumped).encode()
 

@@ -33,7 +33,6 @@ from sparktxlog.delta.log_files import (
     names_in_log,
     whole_checkpoints,
 )
-from sparktxlog.delta.log_segments import read_version
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NewerReleaseError
 from sparktxlog.storage.durability import (
@@ -90,23 +89,27 @@ class LogTable:
         self._swept = False
         #: True: a commit failed, so the disk may hold more than is known.
         self._stale = False
-        self._check_format()
-        repair(directory, safe_version)
+        found = self._known_state()
+        undone = repair(directory, safe_version)
         if not commits_in(directory):
             self._create()
         with storing(directory):
             self._sync_names()
-        self._state = LogState.read(directory)
+        self._state = LogState.read(directory) if found is None or undone else found
         self._commits = self.version % self.maintain_every
 
-    def _check_format(self) -> None:
-        """Refuse a table of a later format, or with unknown features, before it is repaired."""
+    def _known_state(self) -> LogState | None:
+        """Return what is there, None = nothing, or it is torn; it is not repaired yet.
+
+        Refuses a table of a later format, or with unknown features.
+        """
         if not self._log.is_dir():
-            return
+            return None
         try:
-            described = read_version(self.directory).metadata.description or ""
+            state = LogState.read(self.directory, known=True)
         except CorruptLogError:
-            return  # torn: no release writes such a table
+            return None  # torn: no release writes such a table
+        described = str(state.metadata.get("description") or "")
         number = described.removeprefix(_FORMAT_IS)
         if number != described and number.isdigit() and int(number) > FORMAT:
             raise NewerReleaseError(
@@ -115,6 +118,7 @@ class LogTable:
                 path=str(self.directory),
                 format=int(number),
             )
+        return state
 
     def _create(self) -> None:
         metadata = {

@@ -1,15 +1,15 @@
-"""Reads and writes a Delta table's log with Spark's own Delta, through the driver's JVM.
+"""What only Spark's own Delta can do with a table, through the driver's JVM.
 
-Python has no public interface to a table's files with their deletion vectors, nor to a commit of
-file actions.  The JVM returns plain values: actions in the form of the log's JSON.  Delta caches
-opened logs by path; a log whose files were replaced must be opened again (`forget_log`).
+It shows rows without those that deletion vectors delete, writes rows with statistics and deletion
+vectors, and commits them after it compared them with commits of others.  What a log says is read in
+`delta/`.  Delta caches opened logs by path; a log whose files were replaced must be opened again
+(`forget_log`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
@@ -38,69 +37,6 @@ ROW_INDEX = "__txlog_row_index"
 _PLACE = (URI_COLUMN, ROW_INDEX)
 #: Names of Delta's errors of concurrent writes.
 _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "Concurrent")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogVersion:
-    """A version of a table: protocol, metadata and live files."""
-
-    version: int
-    #: As in the log: `minReaderVersion`, `minWriterVersion`, `readerFeatures`, `writerFeatures`.
-    protocol: Action
-    metadata: Action
-    #: `add` actions of all live files, where they were asked for.
-    adds: tuple[Action, ...]
-    #: Domain → its configuration, JSON; where files were asked for.
-    domains: dict[str, str] = field(default_factory=dict)
-    #: Ids of applications that count their transactions in it, such as streams (`with_writers`).
-    writers: tuple[str, ...] = ()
-
-    @cached_property
-    def features(self) -> frozenset[str]:
-        """Features of the protocol, readers' and writers'."""
-        found = self.protocol
-        return frozenset([*found.get("readerFeatures", ()), *found.get("writerFeatures", ())])
-
-    @property
-    def configuration(self) -> dict[str, str]:
-        """Table properties."""
-        return dict(self.metadata.get("configuration") or {})
-
-    @property
-    def names_in_files(self) -> dict[str, str]:
-        """Name in files → name of each column."""
-        fields: list[Action] = json.loads(self.metadata["schemaString"])["fields"]
-        return {
-            field.get("metadata", {}).get(STORED_NAME, field["name"]): field["name"]
-            for field in fields
-        }
-
-
-def read_log(
-    session: SparkSession, table: Path, version: int | None = None, *, files: bool = True
-) -> LogVersion:
-    """Read a table's log at a version, None = the newest.
-
-    Args:
-        files: Live files too, for which Spark runs a job.
-
-    Raises:
-        PySparkException, Py4JError: The log cannot be read, or has no such version.
-    """
-    with active(session):
-        log, nothing = _open(session, table), _nothing(session)
-        if version is None:
-            return _values(session, log.update(False, nothing, nothing), files=files)
-        return _values(session, log.getSnapshotAt(version, nothing, nothing, False), files=files)
-
-
-def with_writers(session: SparkSession, table: Path, log: LogVersion) -> LogVersion:
-    """Return what was read of a table with its `writers`; errors as `read_log`."""
-    with active(session):
-        nothing = _nothing(session)
-        snapshot = _open(session, table).getSnapshotAt(log.version, nothing, nothing, False)
-        found = _listed(session, snapshot.setTransactions())
-        return replace(log, writers=tuple(str(one.appId()) for one in found))
 
 
 def rows_of_files(
@@ -140,13 +76,9 @@ def write_checkpoint(session: SparkSession, table: Path) -> None:
 
 
 class LogTransaction:
-    """An optimistic transaction over a whole table: begun at its newest version.
+    """An optimistic transaction over a whole table: begun at its newest version."""
 
-    Args:
-        files: Read all live files into `base`.
-    """
-
-    def __init__(self, session: SparkSession, table: Path, *, files: bool = True) -> None:
+    def __init__(self, session: SparkSession, table: Path) -> None:
         self._session = session
         self._table = table
         # Delta takes the commit's metadata from the thread's active session.
@@ -155,7 +87,7 @@ class LogTransaction:
         # Then any commit of others in between is a conflict.
         self._begun.readWholeTable()
         #: What the commit builds on.
-        self.base = _values(session, self._begun.snapshot(), files=files)
+        self.version = int(self._begun.snapshot().version())
         self._written: list[Any] = []
 
     def adds_of(self, files: Iterable[str]) -> list[Action]:
@@ -177,7 +109,7 @@ class LogTransaction:
         found = [json.loads(row[0]) for row in wanted.select(F.to_json(F.struct("*"))).collect()]
         if missing := paths - {path_of_file(add["path"]) for add in found}:
             raise ApplyError(
-                f"{self._table}: version {self.base.version} has no file {min(missing)}",
+                f"{self._table}: version {self.version} has no file {min(missing)}",
                 hint="Another writer changed the table meanwhile; the batch is done again.",
                 path=str(self._table),
             )
@@ -260,23 +192,6 @@ class LogTransaction:
                 hint="Nothing was changed; stop other writers of this table.",
                 path=str(self._table),
             ) from error
-
-
-def _values(session: SparkSession, snapshot: Any, *, files: bool = True) -> LogVersion:
-    lines: list[str] = []
-    domains: list[Action] = []
-    if files:
-        found = DataFrame(snapshot.allFiles().toDF(), session)
-        lines = [row[0] for row in found.select(F.to_json(F.struct("*"))).collect()]
-        listed = _listed(session, snapshot.domainMetadata())
-        domains = [json.loads(one.json())["domainMetadata"] for one in listed]
-    return LogVersion(
-        version=int(snapshot.version()),
-        protocol=json.loads(snapshot.protocol().json())["protocol"],
-        metadata=json.loads(snapshot.metadata().json())["metaData"],
-        adds=tuple(json.loads(line) for line in lines),
-        domains={one["domain"]: one["configuration"] for one in domains if not one["removed"]},
-    )
 
 
 def removal_of(add: Action, now_ms: int) -> Action:

@@ -120,7 +120,7 @@ class StageRows:
             That change.
         """
         change, removed = self._counted()
-        transaction = LogTransaction(self._session, Path(self._table), files=False)
+        transaction = LogTransaction(self._session, Path(self._table))
         last, rewritten, counting = self._last_operations(), list[Action](), None
         rows, here, gone = self._inserted(last), F.col(GONE_COLUMN), 0
         if last is not None and self._definition.deletion_vectors:

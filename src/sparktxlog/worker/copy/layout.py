@@ -13,9 +13,9 @@ from enum import Enum
 
 from sparktxlog.delta.file_paths import live_paths, may_be_data, path_of_file
 from sparktxlog.delta.log_files import log_paths, missing_commit
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import ApplyError
 from sparktxlog.model.copying import OfferedFile, OfferedTable
-from sparktxlog.worker.apply.deltalog import LogVersion
 
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -81,9 +81,7 @@ def log_files(offered: OfferedTable, *, whole: bool) -> list[OfferedFile]:
 # --- the data ---------------------------------------------------------------------------------
 
 
-def data_files(
-    offered: OfferedTable, log: LogVersion, *, history: bool = False
-) -> list[OfferedFile]:
+def data_files(offered: OfferedTable, log: LogState, *, history: bool = False) -> list[OfferedFile]:
     """Return the data files and deletion vectors of a version, ascending by path.
 
     Args:
@@ -94,7 +92,7 @@ def data_files(
         ApplyError: The donor does not offer a file that the version needs (definite).
     """
     by_path = {file.path: file for file in offered.files}
-    wanted = live_paths(log.adds)
+    wanted = live_paths(log.adds.values())
     missing = sorted(wanted - by_path.keys())
     if missing:
         raise ApplyError(
@@ -112,7 +110,7 @@ def data_files(
 # --- what can be copied -----------------------------------------------------------------------
 
 
-def check_copyable(table: str, log: LogVersion) -> None:
+def check_copyable(table: str, log: LogState) -> None:
     """Refuse a table that cannot be copied by its files.
 
     Raises:
@@ -121,7 +119,7 @@ def check_copyable(table: str, log: LogVersion) -> None:
     unknown = sorted(log.features - CARRIED_BY_COMMIT - CARRIED_BY_LOG)
     if unknown:
         raise _refusal(table, unknown[0], f"its feature {unknown[0]!r} is not carried by files")
-    for add in log.adds:
+    for add in log.adds.values():
         path = str(add["path"])
         vector = add.get("deletionVector") or {}
         if _ABSOLUTE.match(path):
@@ -136,7 +134,7 @@ def check_copyable(table: str, log: LogVersion) -> None:
             )
 
 
-def swap_way(target: LogVersion | None, donor: LogVersion) -> Way:
+def swap_way(target: LogState | None, donor: LogState) -> Way:
     """Choose how a table is replaced; None = the target has no readable table."""
     if target is None or _needs_own_log(donor) or _needs_own_log(target):
         return Way.RENAME
@@ -149,7 +147,7 @@ def swap_way(target: LogVersion | None, donor: LogVersion) -> Way:
     return Way.COMMIT
 
 
-def _needs_own_log(log: LogVersion) -> bool:
+def _needs_own_log(log: LogState) -> bool:
     return (
         bool(log.features & CARRIED_BY_LOG)
         or "delta.identity." in str(log.metadata.get("schemaString"))
@@ -158,24 +156,26 @@ def _needs_own_log(log: LogVersion) -> bool:
     )
 
 
-def _is_upgrade(target: LogVersion, donor: LogVersion) -> bool:
+def _is_upgrade(target: LogState, donor: LogState) -> bool:
     return all(
         int(target.protocol[key]) <= int(donor.protocol[key])
         for key in ("minReaderVersion", "minWriterVersion")
     )
 
 
-def _maps_columns(log: LogVersion) -> bool:
+def _maps_columns(log: LogState) -> bool:
     return log.configuration.get("delta.columnMapping.mode", "none") != "none"
 
 
-def _same_columns(target: LogVersion, donor: LogVersion) -> bool:
+def _same_columns(target: LogState, donor: LogState) -> bool:
     keys = ("schemaString", "partitionColumns")
     mapping = [
         {k: v for k, v in log.configuration.items() if k.startswith("delta.columnMapping.")}
         for log in (target, donor)
     ]
-    return mapping[0] == mapping[1] and all(target.metadata[k] == donor.metadata[k] for k in keys)
+    return mapping[0] == mapping[1] and all(
+        target.metadata.get(k) == donor.metadata.get(k) for k in keys
+    )
 
 
 def _refusal(table: str, feature: str, reason: str) -> ApplyError:

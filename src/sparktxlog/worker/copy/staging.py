@@ -20,12 +20,13 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.delta.log_files import has_log, newest_version
-from sparktxlog.errors import ApplyError
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import ApplyError, StorageError
 from sparktxlog.files.selection import Wanted
 from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.model.tables.commit_table import COMMIT_LOG
-from sparktxlog.worker.apply.deltalog import LogVersion, forget_log, read_log
+from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.apply.worker_session import read_newest, read_version, tagged
@@ -108,7 +109,7 @@ class CopyStager:
     def _prepare(self) -> dict[str, _PlannedTable]:
         """Stage the logs of all tables that are not equal, and check the space for all data."""
         #: Log of the replica's table, None = the donor's log replaces it.
-        olds: dict[str, LogVersion | None] = {}
+        olds: dict[str, LogState | None] = {}
         logs: dict[str, Wanted] = {}
         for offered in self._lease.tables:
             name = offered.definition.name
@@ -139,7 +140,7 @@ class CopyStager:
     def _select_log(self, offered: OfferedTable, *, whole: bool) -> Wanted:
         return self._fetcher.select(offered.definition.name, log_files(offered, whole=whole))
 
-    def _plan(self, offered: OfferedTable, log: Wanted, old: LogVersion | None) -> _PlannedTable:
+    def _plan(self, offered: OfferedTable, log: Wanted, old: LogState | None) -> _PlannedTable:
         """Fetch a table's log; decide how the table is swapped in, and which data that needs."""
         name, stage = offered.definition.name, self._fetcher.staged(offered.definition.name)
         version = self._stage_log(offered, stage, log)
@@ -157,25 +158,23 @@ class CopyStager:
             paths=log.paths | data.paths,
         )
 
-    def _stage_log(self, offered: OfferedTable, stage: Path, log: Wanted) -> LogVersion:
+    def _stage_log(self, offered: OfferedTable, stage: Path, log: Wanted) -> LogState:
         self.fetched += self._fetcher.fetch(log)
         # An attempt with another donor may have left log files, which do not belong to this log.
         _prune(stage, log.paths, COMMIT_LOG)
         forget_log(self._session, stage)
-        return read_log(self._session, stage, offered.version)
+        return LogState.read(stage, offered.version)
 
-    def _readable_log(self, name: str) -> LogVersion | None:
+    def _readable_log(self, name: str) -> LogState | None:
         """Return the log of the replica's table, None if it cannot be read."""
         table = self._lake / name
         if not has_log(table):
             return None
         try:
-            forget_log(self._session, table)
-            log = read_log(self._session, table, files=False)
-        except (PySparkException, Py4JError, ValueError) as error:
+            return LogState.read(table, files=False)
+        except StorageError as error:
             _logger.warning("log of table %s cannot be read: %s", name, str(error)[:300])
             return None
-        return log if log.version >= 0 else None
 
     def _find_standing(self, offered: OfferedTable) -> int | None:
         """Return the version of a table that a recount finds equal to the offered one."""

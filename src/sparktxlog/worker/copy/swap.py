@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from sparktxlog.delta.file_paths import live_paths
 from sparktxlog.delta.log_files import log_of, newest_commit
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CopyConflictError
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
@@ -30,7 +31,6 @@ from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import (
     Action,
     LogTransaction,
-    LogVersion,
     forget_log,
     removal_of,
 )
@@ -57,7 +57,7 @@ class StagedTable:
     offered: OfferedTable
     #: Its directory.
     path: Path
-    log: LogVersion
+    log: LogState
     way: Way
 
     @property
@@ -154,7 +154,7 @@ def _rename(
     if os.path.lexists(table):
         reason = f"replaced by a copy of version {staged.offered.version} with its own log"
         quarantine.save_files(staged.name, (), reason)
-    for path in live_paths(staged.log.adds):
+    for path in live_paths(staged.log.adds.values()):
         os.utime(staged.path / path)
     date_commits(staged.path, staged.offered)
     staged.path.rename(table)
@@ -173,7 +173,7 @@ def _place_files(staged: StagedTable, table: Path) -> None:
     Another file of the same name is damaged and replaced: names of data files are never reused.
     """
     folders = {table}
-    for path in sorted(live_paths(staged.log.adds)):
+    for path in sorted(live_paths(staged.log.adds.values())):
         source, target = staged.path / path, table / path
         if target.exists() and target.samefile(source):
             continue
@@ -216,7 +216,7 @@ def _commit(
 def commit_files(
     session: SparkSession,
     table: Path,
-    files: LogVersion,
+    files: LogState,
     own: OwnCommit,
     examined: int,
     *,
@@ -232,24 +232,26 @@ def commit_files(
 
     Raises:
         CopyConflictError: Somebody else wrote to the table since then; nothing was committed.
+        StorageError: Its log cannot be read; nothing was committed.
     """
     forget_log(session, table)
     transaction = LogTransaction(session, table)
     # Delta itself refuses to commit after later commits of others.
-    _check_examined(table, transaction.base.version, examined)
+    _check_examined(table, transaction.version, examined)
+    old = LogState.read(table, examined)
     if keep_protocol:
-        files = replace(files, protocol=transaction.base.protocol)
-    actions = swap_actions(transaction.base, files, own, now_ms=time_ns() // 1_000_000)
+        files = replace(files, protocol=old.protocol)
+    actions = swap_actions(old, files, own, now_ms=time_ns() // 1_000_000)
     return transaction.commit(actions, own)
 
 
-def swap_actions(old: LogVersion, new: LogVersion, own: OwnCommit, *, now_ms: int) -> list[Action]:
+def swap_actions(old: LogState, new: LogState, own: OwnCommit, *, now_ms: int) -> list[Action]:
     """Return the actions that replace a table's live files by the new ones; equal files stay.
 
     Metadata and protocol are replaced if they differ; the table keeps its id.
     """
-    before = {_file_key(add): add for add in old.adds}
-    after = {_file_key(add): add for add in new.adds}
+    before = {_file_key(add): add for add in old.adds.values()}
+    after = {_file_key(add): add for add in new.adds.values()}
     actions: list[Action] = [
         {"txn": {"appId": own.app_id, "version": own.txn_version, "lastUpdated": now_ms}}
     ]

@@ -32,6 +32,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     ApplyError,
     CopyConflictError,
@@ -50,7 +51,7 @@ from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import foreseen
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
-from sparktxlog.worker.apply.deltalog import forget_log, read_log
+from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_named
 from sparktxlog.worker.apply.tables import OwnCommit
@@ -388,7 +389,7 @@ class TableRepair:
         name = table.definition.name
         path = self.lake / name
         forget_log(self.session, path)
-        recorded = read_log(self.session, path, table.version)
+        recorded = LogState.read(path, table.version)
         own = OwnCommit(
             log_id=self.state.log_id,
             epoch=self.state.epoch,

@@ -28,9 +28,10 @@ from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.submits.alterations import widens
 from sparktxlog.delta.log_files import newest_commit
-from sparktxlog.errors import SchemaMismatchError, first_lines
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import SchemaMismatchError, StorageError, first_lines
 from sparktxlog.storage.durability import sync_directory
-from sparktxlog.worker.apply.deltalog import forget_log, read_log
+from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.apply.worker_session import read_version, tagged
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at
@@ -102,7 +103,7 @@ class TableQuarantine:
                 facts["rows"] = self._export(
                     definition, examined.version, donor, donor_version, draft, known
                 )
-            except (PySparkException, Py4JError) as error:
+            except (PySparkException, Py4JError, StorageError) as error:
                 facts["note"] = f"its files are kept, it cannot be read: {first_lines(error, 1)}"
                 return self._attic.keep(old, kind=Kind.TABLE, facts=facts, **said)
             made = self._attic.put(draft, kind=Kind.ROWS, source=old, facts=facts, **said)
@@ -128,7 +129,7 @@ class TableQuarantine:
         with tagged(self._session, "quarantine", name):
             held = read_version(self._session, str(old), version)
             staged = read_version(self._session, str(donor), donor_version)
-            names = read_log(self._session, old, version, files=False).names_in_files
+            names = LogState.read(old, version, files=False).names_in_files
             lost = lacking(held, staged, definition, names, known)
             lost.write.format("delta").save(str(target))
             rows = self._session.read.format("delta").load(str(target)).count()
@@ -166,11 +167,9 @@ def lacking(
 ) -> DataFrame:
     """Return the rows of `held` that `donor` lacks; equal rows count as often as they occur.
 
-    them.  The table may have changed between both (P33): columns are compared by their names in
-    files, and as the wider one of their types.  Columns that the log added later are left out.  Any
-    other column that `held` does not have counts as NULL there.  Columns that only `held` has are
-    kept.
-    other that `held` does not have counts as NULL there.  Columns that only `held` has are kept.
+    The table may have changed between both (P33): columns are compared by their names in files, and
+    as the wider one of their types.  Columns that the log added later are left out.  Any other
+    column that `held` does not have counts as NULL there.  Columns that only `held` has are kept.
 
     **Shape:** columns of `held`, no order.
 

@@ -155,7 +155,7 @@ def adopt_commits(
     needed = _needed(plain, source)
     _check_free(link, name)
     planned = _planned(plain, name, way, needed)
-    tell(f"{planned.files:,} files of {planned.size_bytes:,} bytes in version {plain.version}")
+    tell(f"{planned.files:,} files of {planned.size_bytes:,} bytes in version {plain.log.version}")
     if dry_run:
         return planned
     place = link.stage(name)
@@ -171,7 +171,7 @@ def adopt_commits(
         first = plain.first_commit(place.table_id, int(time.time() * 1000))
         (directory / COMMIT_LOG).mkdir()
         (directory / commit_file_name(0)).write_bytes(first)
-        check_unchanged(plain.path, plain.version, newest())
+        check_unchanged(plain.path, plain.log.version, newest())
         tell("the files travel to the other sites")
         request = creation_of(read_commit_file(first), name.partition(".")[2], place.location)
         link.create(name, request, timeout_s=timeout_s)
@@ -271,12 +271,12 @@ def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[Needed
     content = read_commit_file(plain.first_commit("its own", 1))
     assert content.metadata is not None, "a first commit has one"
     assert content.protocol is not None, "a first commit has one"
-    old, had = plain.metadata.get("configuration") or {}, plain.features
+    old, had = plain.log.configuration, plain.log.features
     return Adoption(
         kind=TableKind.COMMIT_TABLE,
         table=name,
         source=plain.path,
-        source_version=plain.version,
+        source_version=plain.log.version,
         way=way,
         files=len(sizes),
         size_bytes=sum(sizes),
@@ -326,10 +326,10 @@ def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) ->
     The log goes first: a reader finds no table, and never one that lacks files.
     """
     source = Path(plain.path)
-    if newest != plain.version:
+    if newest != plain.log.version:
         return (
             f"the old table was written until version {newest}, the new one has version "
-            f"{plain.version} of it: nothing was removed from {source}"
+            f"{plain.log.version} of it: nothing was removed from {source}"
         )
     attic = Attic(source / ".attic")  # the log may be on a disk of its own
     try:

@@ -8,19 +8,18 @@ import pytest
 from pyspark.sql import types as T
 
 from sparktxlog.api.adopting.losses import left_behind, obstacles_of
-from sparktxlog.worker.apply.deltalog import LogVersion
+from sparktxlog.delta.log_state import LogState
 
 
 def log(
     *features: str, domains: dict[str, str] | None = None, writers: tuple[str, ...] = (), **of: str
-) -> LogVersion:
-    return LogVersion(
+) -> LogState:
+    return LogState(
         version=3,
         protocol={"readerFeatures": [], "writerFeatures": list(features)},
         metadata={"configuration": {name.replace("__", "."): of[name] for name in of}},
-        adds=(),
         domains=domains or {},
-        writers=writers,
+        transactions=dict.fromkeys(writers, 1),
     )
 
 
@@ -114,7 +113,7 @@ def test_what_the_log_would_not_check_is_refused(metadata: dict[str, Any], said:
         ),
     ],
 )
-def test_properties_domains_and_writers(table: LogVersion, said: list[str]) -> None:
+def test_properties_domains_and_writers(table: LogState, said: list[str]) -> None:
     assert left_behind(table, PLAIN, ()) == said
     assert obstacles_of(table, PLAIN) == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_o
 from sparktxlog.codec.delta_catalog.lockstep import check_created
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.delta.commit_contents import read_commit_file
+from sparktxlog.delta.log_state import LogState
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 NEEDED = {"catalogManaged", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -30,14 +30,9 @@ def plain(protocol: dict[str, Any], *adds: dict[str, Any], **properties: str) ->
         "configuration": {key.replace("__", "."): value for key, value in properties.items()},
         "description": "all of them",
     }
-    return PlainTable(
-        path="/data/t",
-        version=41,
-        protocol=protocol,
-        metadata=metadata,
-        adds=adds,
-        domains=CLUSTERING,
-    )
+    log = LogState(version=41, protocol=protocol, metadata=metadata, domains=CLUSTERING)
+    log.adds = {add["path"]: add for add in adds}
+    return PlainTable(path="/data/t", log=log)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,8 @@ def test_what_a_commit_table_does_not_keep_is_named() -> None:
         delta__checkpointPolicy="classic",
         team="sales",
     )
-    assert replace(table, writers=("a query",)).left_behind == [
+    table.log.transactions["a query"] = 7
+    assert table.left_behind == [
         "feature checkpointProtection",
         "property delta.requireCheckpointProtectionBeforeVersion",
         "how far a query came (a stream that goes on may write its last batch twice)",

@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
 
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import ApplyError, CorruptLogError, DiskFullError
 from sparktxlog.files.selection import Wanted
 from sparktxlog.files.tasks import Fetched, FileTask, FileWork
 from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
-from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy import staging
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -118,9 +118,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     """Return the staging of two tables of 600 bytes each, and who fetches."""
     monkeypatch.setattr(staging, "log_files", lambda offered, whole: LOG)
     monkeypatch.setattr(staging, "data_files", lambda offered, log, history: DATA)
-    monkeypatch.setattr(
-        staging, "read_log", lambda *_: LogVersion(version=0, protocol={}, metadata={}, adds=())
-    )
+    monkeypatch.setattr(LogState, "read", lambda *_, **__: LogState(version=0))
     for name in ("forget_log", "check_copyable", "_prune"):
         monkeypatch.setattr(staging, name, lambda *_: None)
     tables = tuple(

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import ApplyError
-from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.copy.layout import Way, check_copyable, swap_way
 
-PLAIN = LogVersion(
+PLAIN = LogState(
     version=1,
     protocol={"minReaderVersion": 1, "minWriterVersion": 2},
     metadata={"id": "i", "schemaString": "{}", "partitionColumns": [], "configuration": {}},
-    adds=({"path": "a.parquet"},),
+    adds={"a": {"path": "a.parquet"}},
 )
 
 
-def with_features(*names: str) -> LogVersion:
+def with_features(*names: str) -> LogState:
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": list(names)}
     return replace(PLAIN, protocol=protocol)
 
@@ -28,16 +28,16 @@ def with_features(*names: str) -> LogVersion:
     [
         (with_features("catalogManaged"), "feature 'catalogManaged'"),
         (with_features("somethingNew"), "feature 'somethingNew'"),
-        (replace(PLAIN, adds=({"path": "file:/other/a.parquet"},)), "shallow clone"),
-        (replace(PLAIN, adds=({"path": "/other/a.parquet"},)), "shallow clone"),
-        (replace(PLAIN, adds=({"path": "%2e%2e/a.parquet"},)), "leaves the table"),
+        (replace(PLAIN, adds={"a": {"path": "file:/other/a.parquet"}}), "shallow clone"),
+        (replace(PLAIN, adds={"a": {"path": "/other/a.parquet"}}), "shallow clone"),
+        (replace(PLAIN, adds={"a": {"path": "%2e%2e/a.parquet"}}), "leaves the table"),
         (
-            replace(PLAIN, adds=({"path": "a", "deletionVector": {"storageType": "p"}},)),
+            replace(PLAIN, adds={"a": {"path": "a", "deletionVector": {"storageType": "p"}}}),
             "absolute path",
         ),
     ],
 )
-def test_what_files_do_not_carry_is_refused(log: LogVersion, reason: str) -> None:
+def test_what_files_do_not_carry_is_refused(log: LogState, reason: str) -> None:
     with pytest.raises(ApplyError, match=reason) as caught:
         check_copyable("t", log)
     assert caught.value.definite and caught.value.hint and "'t'" in caught.value.message

@@ -20,11 +20,11 @@ from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import ApplyError, CopyConflictError, TransportError
 from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, OfferedFile, OfferedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.worker.apply.deltalog import LogVersion
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
 from sparktxlog.worker.copy import swap
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -64,6 +64,7 @@ class Site:
         patch.setattr(swap, "tagged", _nothing)
         patch.setattr(swap, "settle", lambda *rest: None)
         patch.setattr(swap, "LogTransaction", self._begin)
+        patch.setattr(LogState, "read", lambda *rest: LogState())
         patch.setattr(swap, "swap_actions", lambda *rest, **named: [])
         patch.setattr("sparktxlog.worker.repair.table_quarantine.forget_log", lambda *rest: None)
 
@@ -96,7 +97,7 @@ class Site:
             self._at("committed")
             return base + 1
 
-        return SimpleNamespace(base=SimpleNamespace(version=base), commit=commit)
+        return SimpleNamespace(version=base, commit=commit)
 
     def copy(self, way: Way = Way.COMMIT) -> Any:
         """Copy in a process of its own: begin, or go on with what the journal says."""
@@ -146,7 +147,7 @@ class Site:
         offered = OfferedTable(
             definition=DEFINITION, version=0, signature=EMPTY_SIGNATURE, files=files
         )
-        log = LogVersion(version=0, protocol={}, metadata={}, adds=())
+        log = LogState(version=0)
         return StagedTable(offered=offered, path=path, log=log, way=way)
 
     def lease(self, offered: OfferedTable) -> Lease:
