@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from sparktxlog.storage.foreign_files import open_plain
+from sparktxlog.storage.foreign_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def same_bytes(content: bytes | Path, theirs: Generator[bytes, None, None]) -> b
     with contextlib.closing(theirs):
         if isinstance(content, bytes):
             return _equal(io.BytesIO(content), theirs)
-        with os.fdopen(open_plain(content), "rb") as file:
+        with os.fdopen(open_regular(content), "rb") as file:
             return _equal(file, theirs)
 
 
