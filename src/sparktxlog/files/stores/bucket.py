@@ -262,7 +262,7 @@ class BucketStore:
         passing = f"{INCOMING}/{secrets.token_hex(16)}"
         self.replace(passing, content)
         try:
-            return self.copy(passing, key)
+            return self._copy(passing, key, only_here=True)
         finally:
             with suppress(StorageError):  # the bucket's own rules remove it
                 self.remove([passing])
@@ -336,10 +336,13 @@ class BucketStore:
 
     def copy(self, source: str, target: str) -> Created:
         """As `Store.copy`; up to 5 GiB."""
+        return self._copy(source, target, only_here=False)
+
+    def _copy(self, source: str, target: str, *, only_here: bool) -> Created:
+        """Copy an object; `only_here`: nobody else knows the source, so its writer's copy is ours."""
         check_relative_path(source)
         check_relative_path(target)
-        # S3 begins an upload, takes the bytes over, and ends it.
-        self.counts.add(RequestKind.COPY, 3 if isinstance(self._client, S3Store) else 1)
+        self.counts.add(RequestKind.COPY)
         try:
             self._ask(
                 target,
@@ -352,17 +355,20 @@ class BucketStore:
             failure = error
         except BaseError as error:
             raise failure_of(error, self.url_of(target), "copy to it") from None
-        given, found = self.find(source), self.find(target)
+        given, there = self._written(source, failure), self._written(target, failure)
         if given is None:
-            raise missing(self.url_of(source), "copy it") from None
-        if found is None:
-            raise failure_of(failure, self.url_of(target), "copy to it") from None
-        if found.size_bytes != given.size_bytes:
+            raise missing(self.url_of(source), "copy it")
+        if there is None:
+            raise failure_of(failure, self.url_of(target), "copy to it")
+        if there.size_bytes != given.size_bytes:
             return Created.OTHER
-        if self._digest(source) != self._digest(target):
+        # A copy has the writer of what was copied.
+        by_same = bool(given.writer) and there.writer == given.writer
+        if not by_same and self._digest(source) != self._digest(target):
             return Created.OTHER
-        may_be_ours = not isinstance(failure, AlreadyExistsError) or _REPEATED.search(str(failure))
-        return Created.NEW if may_be_ours else Created.EQUAL
+        repeated = not isinstance(failure, AlreadyExistsError) or _REPEATED.search(str(failure))
+        is_ours = by_same if only_here else repeated
+        return Created.NEW if is_ours else Created.EQUAL
 
     def _digest(self, key: str) -> bytes:
         digest = hashlib.sha256()
@@ -450,7 +456,8 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
     client: ObjectStore
     if place.provider is Provider.S3:
         s3: S3Config = {
-            "copy_if_not_exists": "multipart",
+            # By an upload in parts, SeaweedFS lets several be first.
+            "copy_if_not_exists": "header: if-none-match: *",
             "virtual_hosted_style_request": not settings.path_style,
         }
         if settings.endpoint:

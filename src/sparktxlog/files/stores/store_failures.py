@@ -94,6 +94,12 @@ _KNOWN = (
         "Raise the bucket's quota, or remove what is not needed; then try again.",
     ),
     _known(
+        r"NotPartial",
+        StorageError,
+        "sends whole objects where a part was asked for",
+        "Use a store that knows the header Range.",
+    ),
+    _known(
         r"PermissionDenied|Unauthenticated|status code: 40[13]",
         StoreForbiddenError,
         "does not let this node do that",

@@ -1,0 +1,248 @@
+"""Proves that a bucket keeps what `Store` promises, before anything of value lies in it.
+
+Servers that speak a provider's protocol differ in what they ignore: a condition that is not looked
+at overwrites a commit.  No manual says so for all releases, so each store is tried.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Barrier
+
+from sparktxlog.errors import LyingStoreError, ObjectMissingError, StorageError
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.store import Created
+
+#: Writers that race, and how often: the fewer, the more likely a store wins by luck.
+_RACERS = 16
+_RACES = 4
+#: Requests are signed with the time; S3 refuses those of a clock that is off by 15 minutes.
+_CLOCK_S = 300
+_CREATE = "If-None-Match: *"
+#: Names that Spark and Delta give: an escaped partition value, spaces, letters of other languages.
+_ODD = ("at=2026-11-28 10%3A00%3A00/part 1+2.parquet", "ü/日本#?&=/_x.json", "a-b", "a.b", "a/b")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProof:
+    """What a store was tried with; it passed all."""
+
+    url: str
+    checks: tuple[str, ...]
+    seconds: float
+    #: How far the store's clock is ahead of this machine's, to about a second.
+    clock_ahead_s: float
+
+
+def prove(store: BucketStore) -> StoreProof:
+    """Try a store below a prefix of its own, which is removed; takes seconds, and blocks.
+
+    Raises:
+        LyingStoreError: It does something else than it promises (definite).
+        StorageError: As `Store`.
+    """
+    begun = time.monotonic()
+    trial = _Trial(store, f".proof-{secrets.token_hex(8)}")
+    try:
+        for check, _ in trial.checks:
+            trial.try_(check)
+    finally:
+        with suppress(StorageError):
+            trial.clear()
+    return StoreProof(
+        store.url,
+        tuple(name for _, name in trial.checks),
+        time.monotonic() - begun,
+        trial.clock_ahead_s,
+    )
+
+
+class _Trial:
+    """One proof.  Each check raises `LyingStoreError` by `_lie`."""
+
+    def __init__(self, store: BucketStore, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+        self._keys = set[str]()
+        self._check = ""
+        self.clock_ahead_s = 0.0
+        self.checks: Sequence[tuple[Callable[[], None], str]] = (
+            (self._creating, "creating"),
+            (self._names, "names"),
+            (self._ranges, "ranges"),
+            (self._overwriting, "overwriting"),
+            (self._creating_in_parts, "creating in parts"),
+            (self._copying, "copying"),
+            (self._racing, "racing creates"),
+            (self._racing_copies, "racing copies"),
+            (self._removing, "removing"),
+            (self._clock, "clock"),
+        )
+
+    def try_(self, check: Callable[[], None]) -> None:
+        """Run a check."""
+        self._check = next(name for one, name in self.checks if one == check)
+        check()
+
+    def clear(self) -> None:
+        """Remove what the checks put."""
+        self._store.remove(self._keys | {found.key for found in self._store.list(self._prefix)})
+
+    def _key(self, name: str) -> str:
+        key = f"{self._prefix}/{name}"
+        self._keys.add(key)
+        return key
+
+    def _lie(self, did: str, header: str = "", hint: str = "") -> LyingStoreError:
+        ignored = f": it ignores {header}" if header else ""
+        return LyingStoreError(
+            f"{self._store.url} cannot be trusted: {did}{ignored}",
+            hint=hint,
+            url=self._store.url,
+            check=self._check,
+            header=header,
+        )
+
+    def _expect(self, key: str, content: bytes) -> None:
+        try:
+            found = self._store.read(key)
+        except ObjectMissingError:
+            raise self._lie(f"{key} was put, and is not there") from None
+        if found != content:
+            raise self._lie(f"{key} has other bytes than were put")
+
+    def _names(self) -> None:
+        put = {self._key(f"names/{name}"): name.encode() for name in _ODD}
+        for key, content in put.items():
+            self._store.create(key, content)
+            self._expect(key, content)
+        listed = {found.key for found in self._store.list(f"{self._prefix}/names")}
+        if listed != put.keys():
+            differ = ", ".join(map(repr, sorted(listed ^ put.keys())[:3]))
+            raise self._lie(f"a list after the writes lacks names, or changes them: {differ}")
+        sizes = {found.key: found.size_bytes for found in self._store.list(f"{self._prefix}/names")}
+        if sizes != {key: len(content) for key, content in put.items()}:
+            raise self._lie("a list has other sizes than were put")
+
+    def _ranges(self) -> None:
+        key, content = self._key("ranges"), bytes(range(256)) * 40
+        self._store.create(key, content)
+        for begin, size in (
+            (0, 1),
+            (1, 255),
+            (5000, None),
+            (10_239, 5),
+            (10_240, None),
+            (99_999, 1),
+        ):
+            end = None if size is None else begin + size
+            try:
+                found = self._store.read(key, offset=begin, size=size)
+            except StorageError as error:
+                if type(error) is not StorageError:
+                    raise
+                raise self._lie(error.message, "Range") from error
+            if found != content[begin:end]:
+                raise self._lie(f"bytes from {begin} on are not those that were put", "Range")
+
+    def _overwriting(self) -> None:
+        key = self._key("overwriting")
+        for content in (b"first", b"", b"third"):
+            self._store.replace(key, content)
+            self._expect(key, content)
+
+    def _creating(self) -> None:
+        key, writer = self._key("creating"), secrets.token_hex(8)
+        first = self._store.create(key, b"first", writer=writer)
+        second = self._store.create(key, b"second")
+        if (first, second) != (Created.NEW, Created.OTHER):
+            raise self._lie("it overwrites what should be created", _CREATE)
+        self._expect(key, b"first")
+        if self._store.create(key, b"first", writer=writer) is not Created.NEW:
+            raise self._lie(
+                "it does not keep the metadata of objects, so a writer whose answer is lost "
+                "does not know its own",
+                "metadata",
+            )
+
+    def _creating_in_parts(self) -> None:
+        key, parted = self._key("parts"), self._store.in_parts()
+        if parted.create(key, b"first") is not Created.NEW:
+            raise self._lie("an object in parts is not created")
+        self._expect(key, b"first")
+        if parted.create(key, b"other") is not Created.OTHER:
+            raise self._lie("it overwrites what should be created in parts", _CREATE)
+        self._expect(key, b"first")
+
+    def _copying(self) -> None:
+        source, target = self._key("copying"), self._key("copied")
+        self._store.create(source, b"source")
+        if self._store.copy(source, target) is not Created.NEW:
+            raise self._lie("a copy is not made")
+        self._expect(target, b"source")
+        self._store.replace(source, b"other!")
+        if self._store.copy(source, target) is not Created.OTHER:
+            raise self._lie("a copy overwrites what is there", f"{_CREATE} of a copy")
+        self._expect(target, b"source")
+
+    def _racing(self) -> None:
+        for race in range(_RACES):
+            key = self._key(f"race-{race}")
+            self._race(key, lambda n, key=key: self._store.create(key, b"%d" % n), _CREATE)  # type: ignore[misc]
+
+    def _racing_copies(self) -> None:
+        sources = [self._key(f"source-{n}") for n in range(_RACERS)]
+        for n, source in enumerate(sources):
+            self._store.create(source, b"%d" % n)
+        for race in range(_RACES):
+            key = self._key(f"copy-race-{race}")
+            self._race(
+                key,
+                lambda n, key=key: self._store.copy(sources[n], key),  # type: ignore[misc]
+                f"{_CREATE} of a copy",
+            )
+
+    def _race(self, key: str, create: Callable[[int], Created], header: str) -> None:
+        at_once = Barrier(_RACERS)
+
+        def run(number: int) -> Created:
+            at_once.wait()
+            return create(number)
+
+        with ThreadPoolExecutor(_RACERS) as racers:
+            results = list(racers.map(run, range(_RACERS)))
+        winners = [number for number, result in enumerate(results) if result is Created.NEW]
+        if len(winners) != 1:
+            raise self._lie(f"of {_RACERS} writers at once {len(winners)} were first", header)
+        self._expect(key, b"%d" % winners[0])
+
+    def _removing(self) -> None:
+        key = self._key("removing")
+        self._store.create(key, b"x")
+        self._store.remove([key, f"{key}-never-there"])
+        listed = any(found.key == key for found in self._store.list(self._prefix))
+        if listed or self._store.find(key) is not None:
+            raise self._lie("what was removed is still there")
+        if self._store.create(key, b"y") is not Created.NEW:
+            raise self._lie("what was removed is in the way of a new object")
+
+    def _clock(self) -> None:
+        key = self._key("clock")
+        before = time.time()
+        self._store.replace(key, b"")
+        after = time.time()
+        found = self._store.find(key)
+        if found is None:
+            raise self._lie(f"{key} was put, and is not there")
+        # Stores keep whole seconds.
+        ahead = found.changed_s - min(max(found.changed_s, before - 1), after)
+        self.clock_ahead_s = ahead
+        if abs(ahead) > _CLOCK_S:
+            raise self._lie(
+                f"its clock is {ahead:+,.0f} s from this machine's",
+                hint="Set the clock of this machine, or of the store.",
+            )
