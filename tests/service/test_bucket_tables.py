@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +15,12 @@ import aiohttp
 import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_catalog_api import Caller
-from tests.service.test_start_behind_a_snapshot import free_ports
+from tests.service.test_start_after_a_summary import free_ports
 from tests.support.delta_writer import StagedTable, path_of
-from tests.support.store_servers import StoreServer
+from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store import Store
-from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import CommitTableResult, verify_commit_tables
@@ -82,9 +80,6 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.ports = free_ports(self.names)
-        self.settings = StoreSettings(
-            endpoint=self.server.endpoint, region="us-east-1", allow_http=True
-        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[list[Site]]:
@@ -100,6 +95,7 @@ class Cluster:
                     store_endpoint=self.server.endpoint,
                     store_region="us-east-1",
                     store_allow_http="true",
+                    store_credentials_file=str(self.server.credentials_file),
                 )
                 listener = socket.create_server(("127.0.0.1", self.ports[name]))
                 nodes.append(await stack.enter_async_context(serving(config, listener)))
@@ -119,19 +115,27 @@ class Cluster:
             yield found
 
     def url(self, name: str) -> str:
-        return f"{self.server.url}/{self.directory.name}/{name}"
+        return f"s3://{BUCKET}/{self.directory.name}/{name}"
 
     def site(self, caller: Caller) -> Site:
         name = caller.node.config.node_id
         assert self.table is not None
         drafts = replace(self.table, directory=self.directory / "drafts" / name)
         drafts.directory.mkdir(parents=True, exist_ok=True)
-        return Site(caller=caller, store=store_at(self.url(name), self.settings), table=drafts)
+        return Site(
+            caller=caller, store=self.server.store(f"{self.directory.name}/{name}"), table=drafts
+        )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with seaweedfs(tmp_path_factory.mktemp("server") / "state") as running:
+        yield running
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, seaweedfs: StoreServer) -> Cluster:
-    return Cluster(tmp_path, seaweedfs)
+def cluster(tmp_path: Path, server: StoreServer) -> Cluster:
+    return Cluster(tmp_path, server)
 
 
 def test_two_sites_write_one_table_in_two_buckets(cluster: Cluster) -> None:

@@ -39,15 +39,20 @@ class StoreProof:
     clock_ahead_s: float
 
 
-def prove(store: BucketStore) -> StoreProof:
-    """Try a store below a prefix of its own, which is removed; takes seconds, and blocks.
+def prove(store: BucketStore, *, racers: int = _RACERS, races: int = _RACES) -> StoreProof:
+    """Try a store below a prefix of its own, which is removed; blocks.
+
+    Args:
+        racers: Writers that race for a key; some stores make each wait for the one before, seconds
+            in all.
+        races: How often they race.
 
     Raises:
         LyingStoreError: It does something else than it promises (definite).
         StorageError: As `Store`.
     """
     begun = time.monotonic()
-    trial = _Trial(store, f".proof-{secrets.token_hex(8)}")
+    trial = _Trial(store, f".proof-{secrets.token_hex(8)}", racers, races)
     try:
         for check, _ in trial.checks:
             trial.try_(check)
@@ -65,8 +70,9 @@ def prove(store: BucketStore) -> StoreProof:
 class _Trial:
     """One proof.  Each check raises `LyingStoreError` by `_lie`."""
 
-    def __init__(self, store: BucketStore, prefix: str) -> None:
+    def __init__(self, store: BucketStore, prefix: str, racers: int, races: int) -> None:
         self._store, self._prefix = store, prefix
+        self._racers, self._races = racers, races
         self._keys = set[str]()
         self._check = ""
         self.clock_ahead_s = 0.0
@@ -190,15 +196,15 @@ class _Trial:
         self._expect(target, b"source")
 
     def _racing(self) -> None:
-        for race in range(_RACES):
+        for race in range(self._races):
             key = self._key(f"race-{race}")
             self._race(key, lambda n, key=key: self._store.create(key, b"%d" % n), _CREATE)  # type: ignore[misc]
 
     def _racing_copies(self) -> None:
-        sources = [self._key(f"source-{n}") for n in range(_RACERS)]
+        sources = [self._key(f"source-{n}") for n in range(self._racers)]
         for n, source in enumerate(sources):
             self._store.create(source, b"%d" % n)
-        for race in range(_RACES):
+        for race in range(self._races):
             key = self._key(f"copy-race-{race}")
             self._race(
                 key,
@@ -207,17 +213,17 @@ class _Trial:
             )
 
     def _race(self, key: str, create: Callable[[int], Created], header: str) -> None:
-        at_once = Barrier(_RACERS)
+        at_once = Barrier(self._racers)
 
         def run(number: int) -> Created:
             at_once.wait()
             return create(number)
 
-        with ThreadPoolExecutor(_RACERS) as racers:
-            results = list(racers.map(run, range(_RACERS)))
+        with ThreadPoolExecutor(self._racers) as racers:
+            results = list(racers.map(run, range(self._racers)))
         winners = [number for number, result in enumerate(results) if result is Created.NEW]
         if len(winners) != 1:
-            raise self._lie(f"of {_RACERS} writers at once {len(winners)} were first", header)
+            raise self._lie(f"of {self._racers} writers at once {len(winners)} were first", header)
         self._expect(key, b"%d" % winners[0])
 
     def _removing(self) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from sparktxlog.config import NodeConfig
 from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
+
+#: A start waits for the proof; `doctor` lets more writers race.
+_AT_A_START = {"racers": 4, "races": 1}
 
 
 def places_of(config: NodeConfig) -> Places:
@@ -16,7 +21,10 @@ def places_of(config: NodeConfig) -> Places:
     """
     if config.commit_table_url is None:
         return TablePlaces(config.commit_table_dir)
+    # Only nodes that need it have the library of buckets.
+    from sparktxlog.files.stores.bucket import BucketStore
     from sparktxlog.files.stores.opening import store_at
+    from sparktxlog.files.stores.proof import prove
     from sparktxlog.files.stores.store_settings import StoreSettings
     from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
 
@@ -26,7 +34,6 @@ def places_of(config: NodeConfig) -> Places:
         allow_http=config.store_allow_http,
         credentials_file=config.store_credentials_file,
     )
-    return BucketPlaces(
-        store_at(config.commit_table_url, settings, field="commit-table-url"),
-        config.commit_table_dir,
-    )
+    store = store_at(config.commit_table_url, settings, field="commit-table-url")
+    assert isinstance(store, BucketStore), "the setting takes no path"
+    return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))

@@ -31,7 +31,6 @@ from sparktxlog.delta.log_files import commits_among
 from sparktxlog.errors import ConfigError, CorruptLogError, ObjectMissingError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.stores.objects import StoredObject
-from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
@@ -84,11 +83,12 @@ class BucketPlaces(Places):
     Args:
         store: Its root has a prefix for each table.
         local: Directory of the node, for what is on its way and what was set aside.
+        proof: Proves that the store keeps its promises; raises as `take`.
     """
 
-    def __init__(self, store: Store, local: Path) -> None:
+    def __init__(self, store: Store, local: Path, proof: Callable[[], object]) -> None:
         super().__init__()
-        self._store, self._local = store, local
+        self._store, self._local, self._proof = store, local, proof
         #: Key → mark and SHA-256 of what was read there.
         self._known: dict[str, tuple[str, str]] = {}
         self._knowing = threading.Lock()
@@ -100,7 +100,7 @@ class BucketPlaces(Places):
     # -- places ------------------------------------------------------------------------------------
 
     def take(self, owner: str) -> None:
-        prove(self._store)
+        self._proof()
         if self._store.create(_OWNER, owner.encode()) is Created.OTHER:
             other = self._store.read(_OWNER).decode(errors="replace")[:200]
             raise ConfigError(

@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Watched:
 
 @pytest.fixture
 def places(store: Watched, tmp_path: Path) -> BucketPlaces:
-    return BucketPlaces(store, tmp_path / "local")
+    return BucketPlaces(store, tmp_path / "local", lambda: None)
 
 
 def staged(content: bytes, path: str = PART) -> StagedFile:
