@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
+from sparktxlog.files.stores.counting import RequestCounts
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.metrics import Metrics, StatusMetrics
 
@@ -51,6 +52,7 @@ def listed_metrics() -> list[ListedMetric]:
     """Return all metrics of a node, by name, from a registry as a node makes it."""
     metrics = Metrics()
     metrics.show_end_of_certificate(lambda: 0.0)
+    metrics.show_requests(RequestCounts())
     own = {one._name: one for one in vars(metrics).values() if isinstance(one, MetricWrapperBase)}
     families = [*metrics.registry.collect(), *StatusMetrics(_empty_status).collect()]
     found = []

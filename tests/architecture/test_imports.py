@@ -41,7 +41,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delta": {"storage.durability", "storage.foreign_files"},
     "attic": {"storage.durability"},
     "codec": {"delta.commit_contents", "delta.log_state"} | _EPOCHS,
-    "storage": {"attic", "codec", "delta", "files.arrivals", "protocol.messages.recovery"}
+    "storage": {
+        "attic", "codec", "delta", "files.arrivals", "files.stores", "protocol.messages.recovery",
+    }
     | _EPOCHS,
     "transport": {"codec", "config", "supervision"} | _EPOCHS,
     "runtime": {

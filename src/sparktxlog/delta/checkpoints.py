@@ -22,7 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.delta.commit_contents import TableProtocol
-from sparktxlog.delta.log_files import log_of, names_in_log, whole_checkpoints
+from sparktxlog.delta.log_files import (
+    LAST_CHECKPOINT,
+    log_of,
+    names_in_log,
+    whole_checkpoints,
+)
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.storage.durability import (
     link_or_copy,
@@ -37,7 +42,7 @@ from sparktxlog.storage.foreign_files import foreign_file
 
 #: How the UUID begins in the name of a checkpoint that was taken from a twin.
 _TAKEN = "00000000-0000-4000-8000-"
-_SIDECARS, _LAST = "_sidecars", "_last_checkpoint"
+_SIDECARS = "_sidecars"
 _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
 #: Fields of actions that have fields; others with names of their own are maps.
 _STRUCTS = ("deletionVector", "format")
@@ -238,7 +243,7 @@ class _Last(msgspec.Struct):
 def last_checkpoint(table: Path) -> int:
     """Return the version of the newest checkpoint, as the log says; -1 = it does not."""
     try:
-        return msgspec.json.decode(read_whole(log_of(table) / _LAST), type=_Last).version
+        return msgspec.json.decode(read_whole(log_of(table) / LAST_CHECKPOINT), type=_Last).version
     except (FileNotFoundError, msgspec.MsgspecError):
         return -1
 
@@ -247,13 +252,13 @@ def say_last(table: Path, version: int, actions: int) -> None:
     """Write durably which checkpoint is the newest, and how many actions it has."""
     forget_last(table)
     said = msgspec.json.encode({"version": version, "size": actions})
-    write_durably(log_of(table) / _LAST, said)
+    write_durably(log_of(table) / LAST_CHECKPOINT, said)
 
 
 def forget_last(table: Path) -> None:
     """Make the log name no checkpoint as the newest one: readers look for one."""
     # Hadoop compares a file with the checksum that it wrote next to it.
-    for name in (_LAST, f".{_LAST}.crc"):
+    for name in (LAST_CHECKPOINT, f".{LAST_CHECKPOINT}.crc"):
         (log_of(table) / name).unlink(missing_ok=True)
 
 
@@ -263,7 +268,7 @@ def files_to_sync(table: Path, first: int, last: int) -> list[Path]:
     if not first <= version <= last:
         return []
     sidecars = [*(log / _SIDECARS).glob("*")]
-    return [log / _LAST, *log.glob(f"{version:020}.checkpoint*"), *sidecars]
+    return [log / LAST_CHECKPOINT, *log.glob(f"{version:020}.checkpoint*"), *sidecars]
 
 
 def drop_torn(table: Path, after: int = -1) -> None:

@@ -24,6 +24,8 @@ _COMPACTED = re.compile(r"\d{20}\.(\d{20})\.compacted\.json")
 _CHECKPOINT = re.compile(
     r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})\.parquet|\.parquet|\.[0-9a-f-]{36}\.(?:json|parquet))"
 )
+#: Names the newest checkpoint.
+LAST_CHECKPOINT = "_last_checkpoint"
 _NUMBER = re.compile(r"(\d{20})\.")
 
 
@@ -78,6 +80,13 @@ def last_number(table: Path) -> int:
     """Return the newest version to which a file of a table's log belongs, -1 = there is none."""
     found = map(_NUMBER.match, names_in_log(table))
     return max((int(match[1]) for match in found if match), default=-1)
+
+
+def is_of_checkpoint(path: str) -> bool:
+    """Return whether a path below the table is a checkpoint, a part of one, or names the last."""
+    name = path.removeprefix(COMMIT_LOG)
+    is_part = path.startswith(_SIDECARS) or _CHECKPOINT.fullmatch(name) is not None
+    return is_part or name == LAST_CHECKPOINT
 
 
 def names_in_log(table: Path) -> list[str]:

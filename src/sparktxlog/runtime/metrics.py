@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sparktxlog.config.maintenance_times import ends_at
+from sparktxlog.files.stores.counting import RequestCounts
 from sparktxlog.health.verdicts import ClusterState, findings, is_diverged, judge, judge_sites
 from sparktxlog.protocol.messages.view import Phase
 
@@ -173,9 +174,37 @@ class Metrics:
             registry=self.registry,
         ).set_function(ends_at)
 
+    def show_requests(self, counts: RequestCounts) -> None:
+        """Show what a bucket was asked for; nodes without one have no such metric."""
+        self.registry.register(_StoreMetrics(counts))
+
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""
         return generate_latest(self.registry)
+
+
+class _StoreMetrics(Collector):
+    """What a provider bills."""
+
+    def __init__(self, counts: RequestCounts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return the counters of the moment."""
+        requests = CounterMetricFamily(
+            "sparktxlog_store_requests",
+            "Requests to the bucket, without those that the library repeated.",
+            labels=["kind"],
+        )
+        size = CounterMetricFamily(
+            "sparktxlog_store_bytes",
+            "Bytes that travelled to and from the bucket.",
+            labels=["kind"],
+        )
+        for kind, one in self._counts.now().items():
+            requests.add_metric([kind.value], one.requests)
+            size.add_metric([kind.value], one.bytes)
+        return requests, size
 
 
 class StatusMetrics(Collector):

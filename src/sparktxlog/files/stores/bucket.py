@@ -339,7 +339,7 @@ class BucketStore:
         return self._copy(source, target, only_here=False)
 
     def _copy(self, source: str, target: str, *, only_here: bool) -> Created:
-        """Copy an object; `only_here`: nobody else knows the source, so the copy is its writer's."""
+        """Copy an object; `only_here`: nobody else knows the source, so it is its writer's."""
         check_relative_path(source)
         check_relative_path(target)
         self.counts.add(RequestKind.COPY)

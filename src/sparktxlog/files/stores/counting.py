@@ -41,7 +41,7 @@ class RequestCounts:
             old = self._counts[kind]
             self._counts[kind] = Requested(old.requests + requests, old.bytes + size)
 
-    def snapshot(self) -> Mapping[RequestKind, Requested]:
-        """Return all counts, as they are now."""
+    def now(self) -> Mapping[RequestKind, Requested]:
+        """Return all counts."""
         with self._counting:
             return dict(self._counts)

@@ -103,7 +103,7 @@ class CommitCatalog:
         self._base = base
         self._submits = submits
         self._rivals, self._owners = core.rivals, core.owners
-        self._places = places = places_of(base.config)
+        self._places = places = places_of(base.config, base.metrics)
         self.placer = placer = CommitPlacer(base, core.executor, files, places)
         records = TableRecords(base, core.executor, places)
         #: Gives peers what they lack, and fetches what this site lacks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sparktxlog.config import NodeConfig
+from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
@@ -12,8 +13,11 @@ from sparktxlog.storage.commit_tables.table_places import TablePlaces
 _AT_A_START = {"racers": 4, "races": 1}
 
 
-def places_of(config: NodeConfig) -> Places:
+def places_of(config: NodeConfig, metrics: Metrics | None = None) -> Places:
     """Return the places of a node's commit tables; no file is looked at.
+
+    Args:
+        metrics: Show what a bucket is asked for.
 
     Raises:
         ConfigError: The bucket cannot be reached by what the settings say (definite).
@@ -36,4 +40,6 @@ def places_of(config: NodeConfig) -> Places:
     )
     store = store_at(config.commit_table_url, settings, field="commit-table-url")
     assert isinstance(store, BucketStore), "the setting takes no path"
+    if metrics is not None:
+        metrics.show_requests(store.counts)
     return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))

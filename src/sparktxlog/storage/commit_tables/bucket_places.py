@@ -27,7 +27,7 @@ import structlog
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
-from sparktxlog.delta.log_files import commits_among
+from sparktxlog.delta.log_files import commits_among, is_of_checkpoint
 from sparktxlog.errors import ConfigError, CorruptLogError, ObjectMissingError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.stores.objects import StoredObject
@@ -288,7 +288,7 @@ class BucketPlaces(Places):
             shutil.rmtree(copy, ignore_errors=True)
             for found in self._store.list(f"{uuid}/{COMMIT_LOG[:-1]}"):
                 name = found.key.removeprefix(f"{uuid}/")
-                if "checkpoint" in name or "/_sidecars/" in name:
+                if is_of_checkpoint(name):
                     path = copy / name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with path.open("wb") as file, suppress(ObjectMissingError):
