@@ -195,47 +195,6 @@ def read_whole(path: str | Path, most: int | None = None) -> bytes:
         os.close(descriptor)
 
 
-def append_line(path: Path, line: bytes) -> None:
-    """Add a line to a journal and bring it to the disk; a torn line at its end is cut off.
-
-    Raises:
-        OSError: The line is not kept; the journal is as before.
-    """
-    with open(path, "ab+") as file:
-        size = _whole_bytes(file)
-        fresh = size == 0
-        file.truncate(size)
-        try:
-            file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        except OSError:
-            # A torn line would swallow the next one.
-            os.truncate(path, size)
-            raise
-    if fresh:
-        sync_directory(path.parent)
-
-
-def _whole_bytes(file: BinaryIO) -> int:
-    """Return where the last whole line of a journal ends."""
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        begin = max(0, end - _BLOCK_BYTES)
-        file.seek(begin)
-        found = file.read(end - begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
-        end = begin
-    return 0
-
-
-def whole_lines(path: Path) -> list[bytes]:
-    """Return the lines of a journal, without one that a crash tore at its end."""
-    content = path.read_bytes() if path.exists() else b""
-    return content[: content.rfind(b"\n") + 1].splitlines()
-
-
 def free_name(path: Path) -> Path:
     """Return a free name: this one, or with a number after it."""
     found, number = path, 1

@@ -45,7 +45,7 @@ from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
     PendingBatch,
     ReplicaDirectory,
-    read_snapshots,
+    ReplicaState,
     read_state,
 )
 from sparktxlog.worker.verify.verify import recount_tables
@@ -312,7 +312,7 @@ def test_a_batch_torn_in_its_middle_is_done_again(
     real_settle = steps.settle
     with monkeypatch.context() as patch:
         patch.setattr(steps, "settle", settle)
-        patch.setattr(ReplicaDirectory, "record_snapshot", ends)
+        patch.setattr(ReplicaState, "finish", ends)
         with pytest.raises(StorageError, match="power"):
             apply(spark, log, lake)
     state = read_state(lake)
@@ -455,7 +455,7 @@ def test_reports_and_snapshots_tell_versions(spark: SparkSession, tmp_path: Path
     assert [report.position for report in source.reports] == [0, 2, 3]
     assert source.reports[1].tables["orders"].signature.rows == 1
     assert source.reports[2].chain_hash == log.segments[-1].to_hash
-    assert read_snapshots(lake) == {2: {"orders": 1}, 3: {"orders": 2}}
+    assert [report.tables["orders"].version for report in source.reports[1:]] == [1, 2]
 
 
 def test_a_foreign_commit_stops_its_table_only(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.support.worker_log import LogBuilder, MemoryLog, expected, table
 from sparktxlog.catchup.comparison import LogView, compare
 from sparktxlog.model.report import ReplicaVerdict
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_snapshots
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -62,8 +62,8 @@ def test_each_act_is_noticed_and_stops_its_table_only(spark: SparkSession, tmp_p
     for name, act in NAMES.items():
         spark.sql(act.replace("@", f"delta.`{lake / name}`")).collect()
         if act.split()[0] == "VACUUM":
-            # Versions that snapshots of the last week name stay whole.
-            for version in {tables[name] for tables in read_snapshots(lake).values()}:
+            # Versions of the last week that were reported stay whole.
+            for version in {told.tables[name].version for told in source.reports if told.tables}:
                 reader = spark.read.format("delta").option("versionAsOf", version)
                 reader.load(str(lake / name)).collect()
 

@@ -254,7 +254,7 @@ def test_a_batch_under_way_is_ended_first(
 ) -> None:
     log, site = two_batches(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(ReplicaDirectory, "record_snapshot", _full)
+        patched.setattr(ReplicaState, "finish", _full)
         with pytest.raises(StorageError):
             apply(spark, log, site.lake)
     with pytest.raises(NotAppliedError, match="a batch is under way"):

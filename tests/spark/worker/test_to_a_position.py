@@ -20,7 +20,7 @@ from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import LogTail
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
 from sparktxlog.worker.verify.verify import recount_tables
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -43,8 +43,10 @@ class CutLog(MemoryLog):
 class StumblingDirectory(ReplicaDirectory):
     """Fails behind the commits of a batch, before it is recorded as done."""
 
-    def record_snapshot(self, *_: Any, **__: Any) -> None:
-        raise ApplyError("stumbled")
+    def save(self, state: ReplicaState) -> None:
+        if self.load().pending is not None:
+            raise ApplyError("stumbled")
+        super().save(state)
 
 
 def mixed_log(root: Path) -> LogBuilder:

@@ -112,7 +112,6 @@ def restore_replica(
             sync_directory(lake)
             remove_workspaces(lake)
             state = _state_of(image)
-            directory.record_snapshot(state.position, state.tables)
             directory.save(state)
             marker.unlink()
             sync_directory(directory.own)

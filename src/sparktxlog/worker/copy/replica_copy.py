@@ -336,10 +336,6 @@ class ReplicaCopy:
 
     def _record(self, tables: dict[str, ReplicaTable]) -> None:
         lease = self.lease
-        if Way.RENAME.value in self.staging.ways.values() or lease.position < self.state.position:
-            # Recorded versions belong to other Delta logs now, or to another history.
-            self._directory.forget_snapshots()
-        self._directory.record_snapshot(lease.position, tables)
         self.state = replace(
             self.state,
             log_id=lease.log_id,

@@ -322,8 +322,6 @@ class TableRepair:
                 table=name,
             )
         self._save(replace(table, diverged="", position=-1))
-        assert self.directory is not None
-        self.directory.record_snapshot(self.state.position, self.state.tables)
         self._tell(table)
         return RepairOutcome(
             found=found,

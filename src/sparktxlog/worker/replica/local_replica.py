@@ -183,7 +183,6 @@ class Replica:
         finally:
             self._watch.end()
         self._failed.clear()
-        self.directory.record_snapshot(batch.last, tables)
         self.state = self.state.finish(batch, tail.log_id, tables, cut)
         self.directory.save(self.state)
         return batch

@@ -2,7 +2,6 @@
 
     lock            held while the worker runs; lock.driver is held while its JVM runs
     state.json      applied position, chain hash, tables, and an unfinished batch or copy
-    snapshots.jsonl one line for each batch: position → {table: version}
 
 A batch is journaled in `state.json` before its first commit, so that it is repeated with the same
 end after a crash.  Its end is recorded after its last commit was fsynced.
@@ -10,7 +9,6 @@ end after a crash.  Its end is recorded after its last commit was fsynced.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,13 +27,7 @@ from sparktxlog.model.ids import local_path
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.storage.durability import (
-    append_line,
-    storing,
-    sync_directory,
-    whole_lines,
-    write_durably,
-)
+from sparktxlog.storage.durability import storing, write_durably
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.cutting import Cut
@@ -44,8 +36,6 @@ from sparktxlog.worker.apply.cutting import Cut
 STATE_DIRECTORY = "_sparktxlog"
 #: File in it while a backup image is being restored into the lake.
 RESTORING = "restoring.json"
-#: Snapshots that are kept.  The file is rewritten when it has twice as many lines.
-SNAPSHOTS_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,13 +204,6 @@ class ReplicaState:
         return {name: table.diverged for name, table in self.tables.items() if table.diverged}
 
 
-class _SnapshotLine(msgspec.Struct, frozen=True):
-    """A line of `snapshots.jsonl`."""
-
-    position: int
-    tables: dict[str, int]
-
-
 class ReplicaDirectory:
     """The lake of a replica, locked by this process while it is open.
 
@@ -245,7 +228,6 @@ class ReplicaDirectory:
                 hint="One worker writes a replica; stop that one first.",
                 path=str(self.lake),
             ) from error
-        self._snapshot_lines = -1
         self._releases: list[Callable[[], None]] = []
 
     def load(self) -> ReplicaState:
@@ -277,36 +259,6 @@ class ReplicaDirectory:
         path = self.own / "state.json"
         with storing(path):
             write_durably(path, msgspec.json.encode(state))
-
-    def record_snapshot(self, position: int, tables: dict[str, ReplicaTable]) -> None:
-        """Record durably, before the state is saved, which table versions belong to a position.
-
-        Raises:
-            DiskFullError, StorageError: It is not recorded (definite).
-        """
-        path = self.own / "snapshots.jsonl"
-        if self._snapshot_lines < 0:
-            self._snapshot_lines = len(whole_lines(path))
-        line = {
-            "position": position,
-            "tables": {name: table.version for name, table in tables.items()},
-        }
-        with storing(path):
-            if self._snapshot_lines >= 2 * SNAPSHOTS_KEPT:
-                self._shorten(path)
-            append_line(path, json.dumps(line).encode())
-        self._snapshot_lines += 1
-
-    def forget_snapshots(self) -> None:
-        """Drop all snapshots: their versions are of tables that were replaced."""
-        (self.own / "snapshots.jsonl").unlink(missing_ok=True)
-        sync_directory(self.own)
-        self._snapshot_lines = 0
-
-    def _shorten(self, path: Path) -> None:
-        kept = whole_lines(path)[-SNAPSHOTS_KEPT:]
-        write_durably(path, b"".join(line + b"\n" for line in kept))
-        self._snapshot_lines = len(kept)
 
     def on_close(self, release: Callable[[], None]) -> None:
         """Call `release` in `close`, before the replica's lock is released."""
@@ -358,15 +310,3 @@ def applied_state(lake: str | Path) -> ReplicaState:
             path=str(lake),
         )
     return state
-
-
-def read_snapshots(lake: str | Path) -> dict[int, dict[str, int]]:
-    """Return position → {table: version} of the recorded batches, without torn lines."""
-    found: dict[int, dict[str, int]] = {}
-    for line in whole_lines(Path(lake) / STATE_DIRECTORY / "snapshots.jsonl"):
-        try:
-            entry = msgspec.json.decode(line, type=_SnapshotLine)
-        except msgspec.MsgspecError:
-            continue  # damaged
-        found[entry.position] = entry.tables
-    return found

@@ -184,7 +184,6 @@ def _record(replica: ReplicaDirectory, state: ReplicaState, name: str, newest: i
     if any(read_commit(directory, version).changes for version in versions):
         return  # of somebody else: the worker finds it, and the table stands still
     tables = {**state.tables, name: replace(table, version=newest)}
-    replica.record_snapshot(state.position, tables)
     replica.save(replace(state, tables=tables))
 
 

@@ -29,7 +29,6 @@ from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
     ReplicaState,
     ReplicaTable,
-    read_snapshots,
     read_state,
 )
 
@@ -55,18 +54,6 @@ def test_the_old_state_stands(directory: ReplicaDirectory, monkeypatch: pytest.M
         directory.save(replace(state, position=7))
     assert caught.value.definite and fault_of(caught.value) is Fault.REFUSED
     assert read_state(directory.lake) == state
-
-
-def test_a_torn_line_does_not_swallow_the_next_one(
-    directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory.record_snapshot(1, TABLES)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        with pytest.raises(DiskFullError):
-            directory.record_snapshot(2, TABLES)
-    directory.record_snapshot(3, TABLES)
-    assert read_snapshots(directory.lake) == {1: {"t": 3}, 3: {"t": 3}}
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,10 @@ from sparktxlog.errors import CorruptLogError, LockedError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.batches import plan_batch
 from sparktxlog.worker.apply.cutting import Cut
-from sparktxlog.worker.replica import state as state_module
 from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
     ReplicaState,
     ReplicaTable,
-    read_snapshots,
     read_state,
 )
 
@@ -81,34 +79,3 @@ def test_a_damaged_state_is_an_error_and_none_is_not(tmp_path: Path) -> None:
         (directory.own / "state.json").write_text('{"worker_id": 3')
         with pytest.raises(CorruptLogError, match="cannot be read"):
             directory.load()
-
-
-def test_snapshots_are_bounded_and_torn_lines_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_module, "SNAPSHOTS_KEPT", 3)
-    with closing(ReplicaDirectory(tmp_path)) as directory:
-        for position in range(1, 10):
-            directory.record_snapshot(position, {"t": TABLE})
-        with open(directory.own / "snapshots.jsonl", "ab") as file:
-            file.write(b'{"position": 99')
-    found = read_snapshots(tmp_path)
-    assert list(found) == [4, 5, 6, 7, 8, 9] and found[9] == {"t": 7}
-
-
-@pytest.mark.parametrize(
-    "torn", [b'{"position": 2, "tab', b'{"position": 2, "tables"}', bytes(70_000)]
-)
-def test_what_follows_a_torn_line_is_read(tmp_path: Path, torn: bytes) -> None:
-    with closing(ReplicaDirectory(tmp_path)) as directory:
-        directory.record_snapshot(1, {"t": TABLE})
-        with open(directory.own / "snapshots.jsonl", "ab") as file:
-            file.write(torn)
-    with closing(ReplicaDirectory(tmp_path)) as directory:
-        directory.record_snapshot(3, {"t": TABLE})
-        assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}}
-        # A damaged line takes no other with it.
-        with open(directory.own / "snapshots.jsonl", "ab") as file:
-            file.write(torn + b'{"position": 4, "tables": {"t": 7}}\n')
-        directory.record_snapshot(5, {"t": TABLE})
-    assert read_snapshots(tmp_path) == {1: {"t": 7}, 3: {"t": 7}, 5: {"t": 7}}
