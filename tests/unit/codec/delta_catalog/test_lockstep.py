@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.support.delta_writer import SCHEMA, info_of, lines_of
+from tests.support.table_updates import changes_of
 
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     ProposedCommit,
@@ -15,7 +16,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     read_update,
     update_of,
 )
-from sparktxlog.codec.delta_catalog.lockstep import changes_of, check_changes
+from sparktxlog.codec.delta_catalog.lockstep import check_changes
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import StagedCommitError

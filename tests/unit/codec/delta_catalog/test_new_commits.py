@@ -19,6 +19,7 @@ from tests.support.delta_writer import (
     info_of,
     lines_of,
 )
+from tests.support.table_updates import changes_of
 
 from sparktxlog.codec.delta_catalog.catalog_answers import (
     ShownTable,
@@ -31,7 +32,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
     read_update,
 )
-from sparktxlog.codec.delta_catalog.lockstep import changes_of, check_changes, check_created
+from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
 from sparktxlog.codec.delta_catalog.new_commits import AHEAD_MS, read_new_commit
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState, domain_value
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
