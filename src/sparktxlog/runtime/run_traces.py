@@ -33,6 +33,7 @@ from sparktxlog.protocol.messages.actions import (
 from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived, RunSubmitted
 from sparktxlog.protocol.messages.posts import Post, QueueEntry, RunHeader
 from sparktxlog.runtime.commit.receipts import PREPARED
+from sparktxlog.storage.journal.waiting_ids import RunKey, run_key
 from sparktxlog.tracing import SCOPE, span_provider
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ _MOST_NAMED = 32
 
 #: Headers `traceparent` and `tracestate` of the request that is answered.
 _of_client: ContextVar[Mapping[str, str] | None] = ContextVar("_of_client", default=None)
-
-_RunKey = tuple[str, int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +105,7 @@ class RunTraces:
         self._ids = ids
         #: Runs that the core did not answer yet, by ticket; and all others, which stay for a while.
         self._submitted: OrderedDict[int, _FollowedRun] = OrderedDict()
-        self._runs: OrderedDict[_RunKey, _FollowedRun] = OrderedDict()
+        self._runs: OrderedDict[RunKey, _FollowedRun] = OrderedDict()
         #: Peer → own runs that it does not hold yet, ascending by sequence number.
         self._awaited: dict[str, deque[_FollowedRun]] = {}
         #: Ordered and not published, ascending by position.
@@ -138,10 +137,10 @@ class RunTraces:
                 case RunSubmitted():
                     if (run := self._begin(event.facts)) is not None:
                         _put(self._submitted, event.ticket, run)
-                case PayloadArrived() if _key(event.header) not in self._runs:
+                case PayloadArrived() if run_key(event.header) not in self._runs:
                     if (run := self._begin(event.facts)) is not None:
                         run.header = event.header
-                        _put(self._runs, _key(event.header), run)
+                        _put(self._runs, run_key(event.header), run)
                 case PostReceived():
                     self._held_by_peer(event.post)
 
@@ -152,12 +151,12 @@ class RunTraces:
                 if (run := self._submitted.pop(action.ticket, None)) is not None:
                     self._accepted(run, header, peers)
             case TellAcquired():
-                if (run := self._runs.get(_key(action.header))) is not None:
+                if (run := self._runs.get(run_key(action.header))) is not None:
                     run.acquired = time_ns()
                     self._emit(run, "acquire", run.durable, run.acquired)
             case TellOrdered():
                 for entry in action.entries:
-                    if (run := self._runs.get(_key(entry.header))) is not None:
+                    if (run := self._runs.get(run_key(entry.header))) is not None:
                         self._ordered(run, entry)
             case TellRejected():
                 if (run := self._submitted.pop(action.ticket, None)) is not None:
@@ -165,7 +164,7 @@ class RunTraces:
 
     def held(self, header: RunHeader) -> None:
         """Note that a peer's run is durable here."""
-        if (run := self._runs.get(_key(header))) is not None:
+        if (run := self._runs.get(run_key(header))) is not None:
             run.durable = time_ns()
             self._emit(run, "receive", run.began, run.durable, origin=header.origin)
 
@@ -285,7 +284,7 @@ class RunTraces:
 
     def _accepted(self, run: _FollowedRun, header: RunHeader, peers: Iterable[str]) -> None:
         run.header, run.durable = header, time_ns()
-        _put(self._runs, _key(header), run)
+        _put(self._runs, run_key(header), run)
         self._emit(run, "accept", run.began, run.durable)
         for peer in peers:
             awaited = self._awaited.setdefault(peer, deque(maxlen=_MOST_RUNS))
@@ -358,7 +357,7 @@ def _said(run: _FollowedRun) -> dict[str, Any]:
         "transactions": run.n,
         "tables": run.tables,
         "epoch": None if header is None else header.epoch,
-        "run": None if header is None else "/".join(map(str, _key(header))),
+        "run": None if header is None else "/".join(map(str, run_key(header))),
         "position": None if entry is None else entry.position,
     }
 
@@ -381,10 +380,6 @@ def _fail(span: Span, text: str) -> None:
 
 def _names(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))[:_MOST_NAMED]
-
-
-def _key(header: RunHeader) -> _RunKey:
-    return header.origin, header.incarnation, header.seq
 
 
 def _put(found: OrderedDict[Any, _FollowedRun], key: Any, run: _FollowedRun) -> None:
