@@ -40,7 +40,7 @@ def test_one_of_two_sites_gets_the_version_and_both_are_told_who(tmp_path: Path)
             made = await _commit(a, creating(_id(1), T, "shop.orders", 5))
             assert (made.position, made.outcome) == (1, "committed")
             await b.reach(1, 60)
-            table = b.commit_table_by_name("SHOP.orders")
+            table = b.base.master.commit_tables.named("SHOP.orders")
             assert table is not None
             assert (table.uuid, table.version, table.transaction_id) == (T, 0, _id(1))
             one, two = await asyncio.gather(

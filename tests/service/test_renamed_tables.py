@@ -23,7 +23,7 @@ def test_a_renamed_table_is_the_same_at_every_site(tmp_path: Path) -> None:
             await a.write(1)
             assert await rename(b.caller, "T", "sold") == (204, None)
             assert told(await b.caller.ask("GET", path_of("t"))) == (404, "NoSuchTableException")
-            await until(lambda: bool(a.caller.node.commit_table_by_name("default.sold")))
+            await until(lambda: bool(a.caller.node.base.master.commit_tables.named("default.sold")))
             # Who staged a commit under the old name is told so, and nothing of it is there.
             staged = a.table.stage(2, a.table.add())
             body = a.table.update(staged)

@@ -323,10 +323,6 @@ class Node:
         """Return the commit table with a UUID, None = there is none at this node's position."""
         return self.base.master.commit_tables.get(uuid)
 
-    def commit_table_by_name(self, name: str) -> CommitTable | None:
-        """Return the commit table with a name, whose case is ignored; None = there is none."""
-        return self.base.master.commit_tables.named(name)
-
     async def change_settings(self, changes: Mapping[str, Any]) -> dict[str, SettingValue]:
         """Change settings durably, all or none; return as `settings`.
 

@@ -57,12 +57,6 @@ class TableChange:
         """Whether it changes nothing."""
         return self == _NOTHING
 
-    @property
-    def says_more(self) -> bool:
-        """Whether it changes what wire version 5 does not know (P31): comments, properties, …"""
-        given = self.comment is not None or self.cluster_by is not None
-        return given or bool(self.comments or self.properties)
-
     def applied_to(self, table: TableDefinition) -> TableDefinition:
         """Return the table after the change: the next schema version.
 

@@ -194,8 +194,6 @@ class Tail:
     entries: tuple[QueueEntry, ...]
 
 
-#: Chain hash at position 0.
-GENESIS_HASH = bytes(32)
 _FIXED = struct.Struct(">QQQQIH")
 
 
