@@ -6,7 +6,7 @@ A row in `VIEWS` or `KEPT` makes a view that each of these ways reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -340,13 +340,15 @@ OF_THE_LOG = frozenset(
 )
 
 
-def check_view(name: str, known: Iterable[str] = (*KEPT, *VIEWS)) -> None:
+def check_view(name: str) -> None:
     """Refuse what is no view.
 
     Raises:
         InvalidRequestError: No such view (definite).
     """
-    if name not in known:
+    if name not in (*KEPT, *VIEWS):
         raise InvalidRequestError(
-            f"there is no view {name[:80]!r}", hint=f"Views: {', '.join(known)}.", view=name[:80]
+            f"there is no view {name[:80]!r}",
+            hint=f"Views: {', '.join((*KEPT, *VIEWS))}.",
+            view=name[:80],
         )

@@ -180,17 +180,14 @@ def link_or_copy(source: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
 
 
-def read_whole(path: str | Path, most: int | None = None) -> bytes:
+def read_whole(path: str | Path) -> bytes:
     """Return the bytes of a file, with fewer calls of the system than `Path.read_bytes`.
 
     It must be a regular one, no link; a file below directories of others is a `ForeignFile`.
-
-    Args:
-        most: If the file is longer, this and at least one more byte is enough; None = all of it.
     """
     descriptor = open_regular(path)
     try:
-        return read_open(descriptor, most)
+        return read_open(descriptor)
     finally:
         os.close(descriptor)
 

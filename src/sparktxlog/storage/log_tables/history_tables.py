@@ -58,8 +58,8 @@ class HistoryTables:
             StorageError: Some of it may be missing.
         """
         signatures = [
-            _shared(report, SIGNATURES)
-            | _shared(state, SIGNATURES)
+            _shared(report)
+            | _shared(state)
             | {
                 "table": table,
                 "rows": state.signature.rows,
@@ -157,6 +157,6 @@ def last_rounds(data_dir: Path, limit: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _shared(value: object, schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of a table that are fields of a value under the same name."""
-    return {name: getattr(value, name) for name in schema.names if hasattr(value, name)}
+def _shared(value: object) -> dict[str, Any]:
+    """Return the columns of signatures that are fields of a value under the same name."""
+    return {name: getattr(value, name) for name in SIGNATURES.names if hasattr(value, name)}

@@ -16,7 +16,6 @@ from pathlib import Path
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.delta.log_files import commits_in, is_in_log, newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
-from sparktxlog.files.fetch import Progress
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import COPIES, CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
@@ -111,9 +110,7 @@ def _unfit(table: KeptCommitTable, problem: str) -> StorageError:
     )
 
 
-def restore_commit_tables(
-    store: ImageStore, image: Image, root: Path, tell: Progress = lambda done, total: None
-) -> tuple[int, int]:
+def restore_commit_tables(store: ImageStore, image: Image, root: Path) -> tuple[int, int]:
     """Write the commit tables of an image below a directory; the node there takes them up.
 
     All files are staged and compared first.  Then each is linked to its place, those before the
@@ -124,7 +121,6 @@ def restore_commit_tables(
 
     Args:
         root: `commit-table-dir` of the node.
-        tell: Called with present and total bytes, twice a second and at the end.
 
     Raises:
         InvalidNameError, InvalidRequestError: The image names a file outside of its tables, or
@@ -146,7 +142,7 @@ def restore_commit_tables(
     lock = DirectoryLock(root / COPIES)
     try:
         workspace = CopyWorkspace(root, image.name)
-        store.fetch(image, workspace, tasks, tell)
+        store.fetch(image, workspace, tasks, lambda done, total: None)
         written = _give_places(root, workspace, tasks)
         remove_workspaces(root)
     except InvalidRequestError:
