@@ -736,14 +736,12 @@ class Ordering:
 
     def status(self, now: int) -> MasterStatus:
         """Return the state for display; costs O(members + unstamped runs)."""
-        streams, base, queue = self._streams, self._queue.base, self._queue
+        streams, queue = self._streams, self._queue
         return MasterStatus(
             node_id=self._config.node_id,
             epoch=self._config.epoch,
             position=queue.position,
             chain_hash=queue.hash,
-            base_origin=base.origin,
-            base_seq=base.seq,
             counter=self._counter.value,
             reserved=self._counter.reserved,
             incoming_runs=sum(len(stream.runs) for stream in streams),

@@ -138,8 +138,6 @@ class MasterStatus:
     #: End of the synchronized queue.
     position: int
     chain_hash: bytes
-    base_origin: str
-    base_seq: int
     counter: int
     reserved: int
     incoming_runs: int
