@@ -95,7 +95,13 @@ class LogSegment:
         """
         try:
             yield
-        except (StagedCommitError, msgspec.MsgspecError, UnicodeError) as error:
+        except (
+            StagedCommitError,
+            msgspec.MsgspecError,
+            LookupError,
+            TypeError,
+            UnicodeError,
+        ) as error:
             raise CorruptLogError(
                 f"version {self.version} of {self.table} cannot be read: {error}",
                 path=str(self.table),

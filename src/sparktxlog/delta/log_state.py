@@ -77,7 +77,7 @@ class LogState:
                 state.follow(segment.checkpoint.actions(files=files))
             for content in segment.commits():
                 state.follow(decoder.decode_lines(content))
-        if not state.protocol or not state.metadata:
+        if "minReaderVersion" not in state.protocol or "schemaString" not in state.metadata:
             raise CorruptLogError(f"the log of {table} does not define it", path=str(table))
         if known:
             segment.check_known(msgspec.convert(state.protocol, TableProtocol))

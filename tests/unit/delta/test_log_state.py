@@ -128,9 +128,27 @@ def test_a_checkpoint_with_typed_statistics_says_how_many_rows(tmp_path: Path) -
     assert "stats_parsed" not in state.adds[name]
 
 
-def test_a_log_that_defines_no_table_is_refused(table: Path) -> None:
-    commit_path(table, 0).write_bytes(b"{}\n")
+@pytest.mark.parametrize("said", [b"{}", b'{"metaData": {}, "protocol": {}}'])
+def test_a_log_that_defines_no_table_is_refused(table: Path, said: bytes) -> None:
+    commit_path(table, 0).write_bytes(said)
     with pytest.raises(CorruptLogError, match="does not define it"):
+        LogState.read(table)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"add": {"size": 1}}',
+        b'{"add": {"path": 5}}',
+        b'{"txn": {"a": 1}}',
+        b'{"add": 5}',
+        b"\xff",
+        b"{",
+    ],
+)
+def test_a_line_that_means_nothing_is_damage(table: Path, line: bytes) -> None:
+    commit_path(table, 1).write_bytes(line)
+    with pytest.raises(CorruptLogError, match="cannot be read"):
         LogState.read(table)
 
 
