@@ -267,16 +267,16 @@ class Attic:
             raise InvalidRequestError(
                 f"{to} exists already", hint="Name a new directory.", field="path", value=str(to)
             )
-        beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring")
+        restoring = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring")
         try:
             with storing(to):
                 # A journal may be opened there, and written to.
                 place = shutil.copy2 if entry.kind is Kind.FORK else link_or_copy
-                _link_tree(entry.path, beside, place)
-                beside.rename(to)
+                _link_tree(entry.path, restoring, place)
+                restoring.rename(to)
                 sync_directory(to.parent)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(restoring, ignore_errors=True)
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry for ever.

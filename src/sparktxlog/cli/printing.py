@@ -24,7 +24,7 @@ from rich.table import Table
 #: Heading of a column → key of its cells, or a function from a row to the cell.
 Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 #: Characters between two columns, one of them the box's, and least width of a terminal.
-_BESIDE, _NARROW = 2, 40
+_GAP, _NARROW = 2, 40
 #: Whether what is printed is collected for a terminal.
 _collecting: ContextVar[bool] = ContextVar("collecting", default=False)
 
@@ -129,7 +129,7 @@ def print_rows(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
-        padding=(0, _BESIDE - 1, 0, 0),
+        padding=(0, _GAP - 1, 0, 0),
     )
     for index, column in enumerate(columns):
         digits = all(
@@ -153,7 +153,7 @@ def fitting_widths(lines: Sequence[Sequence[str]], wide: int) -> list[int] | Non
         for one in zip(*lines, strict=True)
     ]
     wanted = [max(len(cell) for cell in one) for one in zip(*lines, strict=True)]
-    left = wide - sum(least) - _BESIDE * len(least)
+    left = wide - sum(least) - _GAP * len(least)
     if left < 0:
         return None
     widths = least
@@ -170,7 +170,7 @@ def _print_records(
 ) -> None:
     """Print each row as lines of heading and value."""
     console.print(title, style="bold", markup=False, soft_wrap=True)
-    indent = max(map(len, columns)) + _BESIDE
+    indent = max(map(len, columns)) + _GAP
     for number, row in enumerate(rows):
         if number:
             sys.stdout.write("\n")

@@ -248,7 +248,7 @@ class AuditTrail:
             if before != (digest or b"-"):
                 self._write_then(writes, lambda: None)
 
-    def beside(self, action: Action) -> Sequence[Write]:
+    def writes_with(self, action: Action) -> Sequence[Write]:
         """Return the entries that become durable together with an action of the core."""
         match action:
             case PersistView():

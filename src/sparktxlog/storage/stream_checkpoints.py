@@ -85,23 +85,23 @@ def copy_checkpoint(
         raise InvalidRequestError(
             f"{target} is inside the checkpoint {source}", field="TO", value=str(target)
         )
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.copying")
+    copying = target.with_name(f".{target.name}.{uuid.uuid4().hex}.copying")
     try:
         before = _listing(source)
         found = _read(source, before)
         _check_newest(source, found, last_written(found.query_id))
         target.parent.mkdir(parents=True, exist_ok=True)
-        _copy(source, beside, before)
+        _copy(source, copying, before)
         if _listing(source) != before:
             raise _running(source)
-        beside.rename(target)  # fails if somebody made another one with files in it
+        copying.rename(target)  # fails if somebody made another one with files in it
         sync_directory(target.parent)
     except FileNotFoundError as error:
         raise _running(source) from error
     except OSError as error:
         raise storage_error(error, target) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(copying, ignore_errors=True)
     return found
 
 

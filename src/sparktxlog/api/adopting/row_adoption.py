@@ -216,10 +216,12 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     keys = [quoted_name(name) for name in definition.keys]
     most, values = 1, None
     if keys:
-        beside = Observation()
-        often = rows_by_key(observed(rows, beside, hash_columns(definition), *null_counts), keys)
+        observation = Observation()
+        often = rows_by_key(
+            observed(rows, observation, hash_columns(definition), *null_counts), keys
+        )
         longest, there = often.agg(F.max(HOW_OFTEN), F.sum(HOW_OFTEN)).collect()[0]
-        most, values = longest or 0, counted(beside, there or 0)
+        most, values = longest or 0, counted(observation, there or 0)
     if values is None:
         values = rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
     for index, name in enumerate(required):

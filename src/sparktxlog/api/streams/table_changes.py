@@ -36,7 +36,7 @@ from sparktxlog.storage.interfaces import TableEffect
 CHANGE_TYPE, POSITION, OPERATION = "_change_type", "_position", "_operation"
 TIMESTAMP, PREDICATE = "_commit_timestamp", "_predicate"
 #: Columns in addition to those of the table; `PREDICATE` only with markers.
-_BESIDE = (
+_ADDED = (
     T.StructField(CHANGE_TYPE, T.StringType()),
     T.StructField(POSITION, T.LongType()),
     T.StructField(OPERATION, T.IntegerType()),
@@ -114,9 +114,9 @@ def changes_schema(definition: TableDefinition, options: ReadOptions) -> T.Struc
     Raises:
         InvalidRequestError: The table has a column of that name (definite).
     """
-    beside = [*_BESIDE, T.StructField(PREDICATE, T.StringType())] if options.markers else _BESIDE
+    added = [*_ADDED, T.StructField(PREDICATE, T.StringType())] if options.markers else _ADDED
     names = {column.name.lower() for column in definition.columns}
-    taken = [field.name for field in beside if field.name in names]
+    taken = [field.name for field in added if field.name in names]
     if taken:
         raise InvalidRequestError(
             f"table {definition.name!r} has a column {taken[0]!r}, which its changes also have",
@@ -133,7 +133,7 @@ def changes_schema(definition: TableDefinition, options: ReadOptions) -> T.Struc
             struct_of(definition, OperationKind.APPEND).fields, definition.columns, strict=True
         )
     ]
-    return T.StructType([*own, *beside])
+    return T.StructType([*own, *added])
 
 
 class TableChanges:

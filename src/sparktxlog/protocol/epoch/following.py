@@ -79,10 +79,10 @@ class Following:
             # The members wait until this node has it.
             urgent = wanted is not None and (self._known is None or self._known[1] != wanted)
             # What it fetches is of no use until a tail of the new epoch names it again.
-            anew = self._known is not None and self._known[0] != view
+            is_new = self._known is not None and self._known[0] != view
             self._known = known
             self._pause_us = self._config.retry_us
-            at_once = urgent or anew
+            at_once = urgent or is_new
             self.request_at = now if at_once else min(self.request_at, now + self._pause_us)
         due = now >= self.request_at
         if due:

@@ -109,18 +109,18 @@ class Stream:
     @property
     def held_to(self) -> int:
         """End of the durable runs, including those outside the stream."""
-        beside = self._beside()
-        return beside[-1].last if beside else self.acquired
+        early = self._continuing()
+        return early[-1].last if early else self.acquired
 
     def held(self) -> list[Run]:
         """Return the runs after the watermark up to `held_to`, ascending."""
-        return self.acquired_runs() + self._beside()
+        return self.acquired_runs() + self._continuing()
 
     def acquired_runs(self) -> list[Run]:
         """Return the runs after the watermark up to `acquired`, ascending."""
         return [run for run in self.runs if run.last <= self.acquired]
 
-    def _beside(self) -> list[Run]:
+    def _continuing(self) -> list[Run]:
         """Return the runs outside the stream that continue the acquired ones."""
         found: list[Run] = []
         seq = self.acquired

@@ -570,9 +570,8 @@ class Submits:
         position = self._master.locate(content.ids[:16])
         first = self._ordered_receipt(content, position)
         if first is None or position is None or first.position == receipt.position:
-            return content.with_taken_ids(
-                receipt, self._master.locate, self._journal.content_digests
-            )
+            digests_at = self._journal.content_digests
+            return content.with_taken_ids(receipt, self._master.locate, digests_at)
         first = self.judged(content, first, position)
         return self._with_origins(replace(first, level=receipt.level, late=receipt.late))
 

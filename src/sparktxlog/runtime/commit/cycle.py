@@ -458,7 +458,7 @@ class CoreLoop:
         self.audit = AuditTrail(
             base.config.node_id, base.state.values, base.master.view, self.executor.write_then
         )
-        self.executor.beside = self.audit.beside
+        self.executor.writes_with = self.audit.writes_with
         #: Owners of the places where clients stage.
         self.owners = PlaceOwners(base.state.values, self.executor)
         if base.traces is not None:

@@ -119,7 +119,7 @@ class Executor:
         #: Called with the header of a peer's run, once that is durable.
         self.on_held: Callable[[RunHeader], None] = lambda header: None
         #: Returns writes that become durable together with an action.
-        self.beside: Callable[[Action], Sequence[Write]] = lambda action: ()
+        self.writes_with: Callable[[Action], Sequence[Write]] = lambda action: ()
 
     def put(self, items: Iterable[Action | AsideWrite]) -> None:
         """Queue actions after all earlier ones."""
@@ -196,7 +196,7 @@ class Executor:
                 writes.extend(item.writes)
             elif self._stream.must_be_durable(item):
                 writes.extend(self._to_writes(item, at))
-                writes.extend(self.beside(item))
+                writes.extend(self.writes_with(item))
         self.writing = True
         started = perf_counter()
         try:

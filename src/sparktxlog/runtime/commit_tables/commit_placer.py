@@ -141,7 +141,7 @@ class CommitPlacer:
 
     async def _place_others(self, uuid: str, after: int, version: int) -> None:
         """Place what the transactions of some versions of a table gave to other tables."""
-        waiting = self._base.journal.read_unplaced_beside
+        waiting = self._base.journal.read_unplaced_of_others
         tables = self._base.master.commit_tables
         for other, needed in await self._base.run_blocking(waiting, uuid, after, version):
             if other in tables and not self._shows(other, needed):

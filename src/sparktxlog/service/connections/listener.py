@@ -222,10 +222,10 @@ class _Parser(httptools.HttpRequestParser):
             if head is None:
                 raise
             # This parser reads nothing more if the head also says that the connection ends.
-            anew = self._connection.parser = _Parser(self._connection)
-            anew.feed_data(head)
+            fresh = self._connection.parser = _Parser(self._connection)
+            fresh.feed_data(head)
             # What is left: the body of this request, and others after it, which may offer again.
-            anew.feed_data(data[upgrade.args[0] :])
+            fresh.feed_data(data[upgrade.args[0] :])
 
 
 class Connection(HttpToolsProtocol):

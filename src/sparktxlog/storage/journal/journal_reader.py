@@ -348,8 +348,8 @@ class JournalReader:
             for uuid, (version, whole) in after.items():
                 commits = placed_rows.read_to_place(db, uuid, version, limit)
                 last = version + len(commits)
-                beside = placed_rows.read_unplaced_beside(db, uuid, whole, last)
-                found[uuid] = commits, bool(beside)
+                others = placed_rows.read_unplaced_of_others(db, uuid, whole, last)
+                found[uuid] = commits, bool(others)
         return found
 
     def read_carried(self, uuid: str, version: int) -> tuple[bytes, ...]:
@@ -382,14 +382,14 @@ class JournalReader:
         with self._reading() as db:
             return placed_rows.read_placed_versions(db)
 
-    def read_unplaced_beside(self, uuid: str, after: int, version: int) -> list[tuple[str, int]]:
+    def read_unplaced_of_others(self, uuid: str, after: int, version: int) -> list[tuple[str, int]]:
         """Return UUID and version that wait at the places of some versions of a commit table.
 
         Args:
             after: Those of the table's versions after this one, up to `version`.
         """
         with self._reading() as db:
-            return placed_rows.read_unplaced_beside(db, uuid, after, version)
+            return placed_rows.read_unplaced_of_others(db, uuid, after, version)
 
     def read_version_files(self, uuid: str, after: int, limit: int) -> list[VersionFiles]:
         """Return the files of the versions of a commit table after one, as far as known."""

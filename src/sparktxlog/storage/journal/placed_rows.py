@@ -191,7 +191,7 @@ def read_done(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
     return [_commit_of(body) for (body,) in rows]
 
 
-def read_unplaced_beside(
+def read_unplaced_of_others(
     db: sqlite3.Connection, uuid: str, after: int, version: int
 ) -> list[tuple[str, int]]:
     """Return UUID and version that wait, and are of the transactions of versions of a table."""

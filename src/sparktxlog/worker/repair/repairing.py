@@ -442,10 +442,10 @@ class TableRepair:
             known=() if table.version < 0 else (name,),
         )
         plan = batch.tables.get(name)
-        anew = None if plan is None or table.version >= 0 else plan.create
+        created = None if plan is None or table.version >= 0 else plan.create
         progress = TableProgress(
             # Built again it begins as it was created; changes of it follow in the log (P33).
-            definition=anew or table.definition,
+            definition=created or table.definition,
             recorded=table.version,
             version=table.version,
             signature=table.signature,

@@ -199,15 +199,17 @@ def test_commits_of_one_transaction_have_each_its_own_files(journal: Journal) ->
     assert (mine.files, theirs.files) == (_files(3), more)
     assert journal.read_commits_at(4) == [mine, theirs]
     # Each is shown with the other one, and the files of neither go before both are placed.
-    assert journal.read_unplaced_beside(T, 2, 3) == [(other, 0)]
+    assert journal.read_unplaced_of_others(T, 2, 3) == [(other, 0)]
     assert journal.read_to_place({T: (3, 2), other: (0, 0)}, 9) == {
         T: ([], True),
         other: ([], False),
     }
-    assert journal.read_unplaced_beside(other, -1, 0) == [(T, 3)]
-    assert journal.read_unplaced_beside(T, -1, 2) == journal.read_unplaced_beside(T, 3, 9) == []
+    assert journal.read_unplaced_of_others(other, -1, 0) == [(T, 3)]
+    assert (
+        journal.read_unplaced_of_others(T, -1, 2) == journal.read_unplaced_of_others(T, 3, 9) == []
+    )
     journal.write([PutPlaced(uuid=T, version=3, state=b"state")])
-    assert journal.read_unplaced_beside(other, -1, 0) == []
+    assert journal.read_unplaced_of_others(other, -1, 0) == []
     hashes: dict[str, Any] = {
         "from_hash": ENTRIES[1].chain_hash.hex(),
         "to_hash": entry.chain_hash.hex(),
