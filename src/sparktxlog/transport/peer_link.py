@@ -623,7 +623,7 @@ class PeerLink:
         Args:
             has: Name of the summary of which a part is here, empty = none.
         """
-        answer = await self._get(f"/peer/v1/snapshots/{has or 'any'}")
+        answer = await self._get(f"/peer/v1/summaries/{has or 'any'}")
         return wire.decode(wire.SummaryOffer, answer)
 
     async def get_run_after(self, position: int) -> Tail:

@@ -182,7 +182,7 @@ def test_what_waited_at_the_address_that_was_left_fails_at_once(
     async def act() -> None:
         bench.silent.add(ONE)
         summary = asyncio.create_task(bench.link.summary_offer("x"))
-        await bench.until(lambda: (ONE, "/peer/v1/snapshots/x") in bench.asked)
+        await bench.until(lambda: (ONE, "/peer/v1/summaries/x") in bench.asked)
         bench.suspect("B")
         with pytest.raises(PeerTimeoutError, match="another address of the node does"):
             await asyncio.wait_for(summary, 10)
