@@ -7,8 +7,9 @@ usage() {
 Usage: ./spark-submit.sh [--print-command] [spark-submit options] JOB.py [job arguments]
        ./spark-submit.sh --resolve
 
-Starts JOB.py with spark-submit, conf/, this package, its interpreter and Delta Lake's JARs.
-All options are spark-submit's own; its exit code is handed through.
+Starts JOB.py with spark-submit, conf/, this package, its interpreter, Delta Lake's JARs and
+those of the object stores that --stores of a job or SPARKTXLOG_STORES names.
+All other options are spark-submit's own; its exit code is handed through.
 --print-command shows what would be started; --resolve only fetches the JARs, once.
 
   ./spark-submit.sh jobs/apply.py --url http://127.0.0.1:7401 --once
@@ -17,6 +18,8 @@ All options are spark-submit's own; its exit code is handed through.
 Environment:
   SPARKTXLOG_PYTHON   interpreter with pyspark (default: .venv/bin/python or venv/bin/python
                       beside this script, else python3)
+  SPARKTXLOG_STORES   object stores, comma separated: s3, azure, gcs (default: none)
+  AWS_ENDPOINT_URL, AWS_REGION and keys as AWS's own tools take them: where s3 is
   SPARKTXLOG_IVY      cache of the resolved JARs (default: ~/.cache/sparktxlog/ivy)
   SPARKTXLOG_JARS     local JARs, comma separated: nothing is resolved or downloaded
   SPARK_HOME          a Spark installation (default: the one inside the pyspark package)
@@ -66,7 +69,7 @@ fi
 [ -x "$spark_home/bin/spark-submit" ] ||
     fail "there is no bin/spark-submit in $spark_home" "Check SPARK_HOME."
 export SPARK_HOME=$spark_home
-# Delta has an artifact for each minor version of Spark, of which the name of a JAR tells.
+# Delta and connectors have artifacts for each minor version of Spark; the name of a JAR tells which.
 core=$(cd "$spark_home/jars" 2>/dev/null && echo spark-core_2.13-*.jar)
 spark=${core#spark-core_2.13-}
 spark=$(echo "$spark" | cut -d. -f1-2)
@@ -75,7 +78,6 @@ case "$spark" in
     *) fail "Spark in $spark_home is ${spark/\**/unknown}, not 4.1 or 4.2" \
         "Run: pip install 'sparktxlog[spark]'   or point SPARK_HOME at such a Spark." ;;
 esac
-package="io.delta:delta-spark_${spark}_2.13:4.4.0"
 
 if [ -n "${JAVA_HOME:-}" ]; then java="$JAVA_HOME/bin/java"; else java=java; fi
 command -v "$java" >/dev/null ||
@@ -87,10 +89,17 @@ export PYSPARK_DRIVER_PYTHON=${PYSPARK_DRIVER_PYTHON:-$python}
 [ -d "$here/src/sparktxlog" ] && export PYTHONPATH="$here/src${PYTHONPATH:+:$PYTHONPATH}"
 
 master=${MASTER:-local[*]}
+stores=${SPARKTXLOG_STORES:-}
 previous=""
+job=""
 for argument in "$@"; do
-    [ "$previous" = --master ] && master=$argument
-    case "$argument" in --master=*) master=${argument#--master=} ;; *.py) break ;; esac
+    # --master is spark-submit's, before the job; --stores is the job's.
+    case "$previous$job" in --master) master=$argument ;; --stores*.py) stores=$stores,$argument ;; esac
+    case "$argument" in
+        --master=*) [ -n "$job" ] || master=${argument#--master=} ;;
+        --stores=*) stores=$stores,${argument#--stores=} ;;
+        *.py) job=$argument ;;
+    esac
     previous=$argument
 done
 
@@ -103,61 +112,16 @@ else
 fi
 
 cache=${SPARKTXLOG_IVY:-${XDG_CACHE_HOME:-$HOME/.cache}/sparktxlog/ivy}
-# The JARs of this version, as Spark's resolver found them: one line, comma separated.
-list=$cache/delta-spark_${spark}_2.13-4.4.0.jars
-
-jars_are_there() {
-    local jar jars
-    IFS=, read -r -a jars <<<"$1"
-    for jar in "${jars[@]}"; do
-        case "$jar" in file://*) jar=${jar#file://} ;; *://*) continue ;; esac
-        [ -f "$jar" ] || { echo "$jar"; return 1; }
-    done
-}
-
-# The first start resolves the JARs by itself: its failure gets a message of its own, and later
-# starts are quiet and need no network.
-resolve_jars() {
-    local work
-    work=$(mktemp -d)
-    echo "spark-submit.sh: resolving $package into $cache (once, about 90 MB) …" >&2
-    mkdir -p "$cache"
-    cat >"$work/resolve.py" <<'PYTHON'
-import os, sys
-from pyspark import SparkContext
-found = SparkContext("local[1]", "resolve").getConf().get("spark.jars")
-part = f"{sys.argv[1]}.{os.getpid()}"
-with open(part, "w") as file:
-    file.write(found + "\n")
-os.replace(part, sys.argv[1])
-PYTHON
-    if ! env -u PYTHONPATH SPARK_LOCAL_IP=127.0.0.1 "$SPARK_HOME/bin/spark-submit" \
-        --packages "$package" --conf "spark.jars.ivy=$cache" \
-        --conf "spark.jars.ivySettings=$here/conf/ivysettings.xml" \
-        --conf spark.ui.enabled=false "$work/resolve.py" "$list" >"$work/log" 2>&1; then
-        grep -E -i 'unresolved|not found|access error|denied|exception' "$work/log" |
-            sort -u | head -8 >&2 || tail -8 "$work/log" >&2
-        rm -rf "$work"
-        fail "Delta Lake's JARs could not be resolved: $package" \
-            "Looked in: $cache, ~/.m2/repository, then Maven Central (conf/ivysettings.xml)." \
-            "Without a network: copy a filled cache and set SPARKTXLOG_IVY to it," \
-            "or set SPARKTXLOG_JARS to local JARs (delta-spark_${spark}_2.13-4.4.0.jar,…)."
-    fi
-    rm -rf "$work"
-}
-
-if [ -n "${SPARKTXLOG_JARS:-}" ]; then
-    jars=$SPARKTXLOG_JARS
-    lost=$(jars_are_there "$jars") || fail "SPARKTXLOG_JARS names $lost, which is no file" \
-        "Give comma separated paths of $package and what it depends on."
-elif $print_only; then
-    jars="\$(cat $list)"
-else
-    [ -f "$list" ] && jars_are_there "$(cat "$list")" >/dev/null || resolve_jars
-    jars=$(cat "$list")
-fi
+# The first line is the JARs; the first start resolves them, later ones need no network.
+known=()
+$print_only && known=(--known)
+found=$("$python" -m sparktxlog.api.spark_jars --spark "$spark" --stores "$stores" "${known[@]}") || exit 1
 $resolve_only && exit 0
-options+=(--jars "$jars")
+{
+    read -r jars
+    options+=(--jars "$jars")
+    while read -r setting; do options+=(--conf "$setting"); done
+} <<<"$found"
 
 # Executors on other machines lack this directory: they get the package as a zip.
 case "$master" in

@@ -16,7 +16,8 @@ from examples.demo.narration import Narration, run_story
 from examples.demo.sites import Sites
 from rich.console import Console
 
-from sparktxlog.api.session import known_jars
+from sparktxlog.api.session import SPARK_RELEASE
+from sparktxlog.api.spark_jars import known_jars
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 
@@ -174,7 +175,7 @@ def run_catalog_demo(
         raise DemoError(f"there is no connector {missing[0]}", hint="Name its JAR, or its JARs.")
     jars = [str(Path(jar.removeprefix("file://")).absolute()) for jar in given]
     if not jars:
-        jars = [jar for jar in known_jars().split(",") if _OFFICIAL in jar]
+        jars = [jar for jar in known_jars(SPARK_RELEASE).split(",") if _OFFICIAL in jar]
     if not jars:
         raise DemoError(
             "Spark needs Unity Catalog's connector to write to a catalog, and none is given",

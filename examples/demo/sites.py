@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,31 +11,8 @@ from typing import Any
 from examples.demo.children import Child, DemoError
 from examples.demo.demo_nodes import Cluster
 
-from sparktxlog.api.session import IVY_VARIABLE, JARS_VARIABLE, known_jars
-
-_RESOLVE = """
-from sparktxlog.api.session import build_session
-build_session("local[1]", app_name="resolve").stop()
-"""
-
-
-def _resolved_jars() -> str:
-    """Return Delta's JARs, resolved once, before several processes use the same cache.
-
-    Raises:
-        DemoError: Spark could not resolve them (definite).
-    """
-    if found := known_jars():
-        return found
-    answer = subprocess.run(
-        [sys.executable, "-c", _RESOLVE], capture_output=True, text=True, check=False
-    )
-    if answer.returncode or not known_jars():
-        raise DemoError(
-            f"Delta Lake's JARs could not be resolved: {answer.stderr.strip()[-600:]}",
-            hint=f"Set {JARS_VARIABLE} to local JARs, or {IVY_VARIABLE} to a filled cache.",
-        )
-    return known_jars()
+from sparktxlog.api.session import SPARK_RELEASE
+from sparktxlog.api.spark_jars import JARS_VARIABLE, resolved_jars
 
 
 class Sites:
@@ -62,7 +37,8 @@ class Sites:
 
     def start(self) -> None:
         """Start one Spark process for each site, all at the same time."""
-        cluster, jars = self._cluster, _resolved_jars()
+        # Once, before several processes use the same cache.
+        cluster, jars = self._cluster, resolved_jars(SPARK_RELEASE)
         if self._connector:
             jars += f",{self._connector}"
         for site in cluster.sites:

@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import pyspark
 import pytest
 import typer
 from tests.architecture.source_tree import PACKAGE, ROOT, package_modules
@@ -18,7 +17,6 @@ from tools.reference import PAGES, filled
 from typer.testing import CliRunner
 
 from sparktxlog import errors
-from sparktxlog.api.session import DELTA_PACKAGE
 from sparktxlog.api.writing.operations import Isolation
 from sparktxlog.cli.command_line import app
 from sparktxlog.config import SETTINGS
@@ -297,20 +295,3 @@ def test_decisions_are_numbered_without_gaps() -> None:
         text = file.read_text()
         assert text.startswith(f"# {int(file.name[:4])}. "), file
         assert all(f"## {part}" in text for part in ("Context", "Decision", "Consequences")), file
-
-
-def test_the_shipped_resolver_settings_are_the_same_twice() -> None:
-    """spark-submit.sh and sparktxlog.api resolve Delta's JARs alike."""
-    shipped = ROOT / "src" / "sparktxlog" / "api" / "ivysettings.xml"
-    assert shipped.read_text() == (ROOT / "conf" / "ivysettings.xml").read_text()
-    script = (ROOT / "spark-submit.sh").read_text()
-    spark = ".".join(pyspark.__version__.split(".")[:2])
-    script = script.replace("${spark}", spark)
-    assert f'package="{DELTA_PACKAGE}"' in script
-    assert f"list=$cache/{known_list_name()}" in script
-
-
-def known_list_name() -> str:
-    """Return the name of the list, which follows from the package."""
-    _, artifact, version = DELTA_PACKAGE.split(":")
-    return f"{artifact}-{version}.jars"

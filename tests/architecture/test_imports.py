@@ -261,7 +261,7 @@ def test_what_tests_import_of_each_other_is_there() -> None:
 _JVM = re.compile(r"\b_jvm\b|\b_jdf\b|\b_jsparkSession\b|\bsparkContext\b|\.rdd\b")
 _WITH_JVM = {
     # Makes the session of a driver that has one.
-    "sparktxlog.api.session": {"sparkContext"},
+    "sparktxlog.api.session": {"_jvm", "sparkContext"},
     # Takes an estimate where there is one.
     "sparktxlog.api.staging.frame_staging": {"_jdf"},
     # The query of a `foreachBatch`: over Spark Connect it is refused before.

@@ -185,7 +185,7 @@ def test_spark_that_does_not_start_ends_in_a_line_of_json(
         raise Py4JError("Could not parse Master URL: 'moon'")
 
     monkeypatch.setattr(job, "HttpLogSource", lambda *_, **__: Node())
-    monkeypatch.setattr(session, "jar_settings", dict)
+    monkeypatch.setattr(session, "resolved_jars", lambda *_: "")
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", get_or_create)
     assert run_job(monkeypatch, "apply", "--master", "moon", "--json") == job.ERROR
     out, err = capfd.readouterr()
@@ -214,3 +214,21 @@ def test_a_hook_is_told_of_jobs_and_cannot_fail_them(
         monkeypatch.setenv(job.HOOK_VARIABLE, wrong)
         assert run_job(monkeypatch, "apply", "--url", url) == job.UNREACHABLE
         assert f"{job.HOOK_VARIABLE}={wrong}: " in (err := capfd.readouterr().err) and said in err
+
+
+def test_a_jobs_session_has_the_stores_of_its_option_and_of_its_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+    made = lambda *_, stores, **__: asked.append(stores) or SimpleNamespace()
+    monkeypatch.setattr(session, "build_session", made)
+    for arguments in (
+        argparse.Namespace(master=None, stores="s3,azure", input="gs://bucket/rows"),
+        argparse.Namespace(master=None, stores=None, input="/data/rows"),
+        argparse.Namespace(master=None),
+    ):
+        assert job.JobContext(arguments=arguments).spark
+    assert asked == [["s3,azure", "gs://bucket/rows"], ["/data/rows"], []]
+    assert [option.flag for option in JOBS["apply"].options if "stores" in option.flag] == [
+        "--stores"
+    ]

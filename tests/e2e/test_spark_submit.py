@@ -74,6 +74,23 @@ def test_own_spark_configuration_is_kept(tmp_path: Path) -> None:
     assert "--load-spark-defaults --properties-file" in found.stdout
 
 
+def test_stores_of_a_job_and_of_the_environment_become_settings(tmp_path: Path) -> None:
+    jar = tmp_path / "delta.jar"
+    jar.touch()
+    env = {"SPARKTXLOG_JARS": str(jar), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    for given in (("job.py", "--stores", "azure,s3"), ("job.py", "--stores=s3")):
+        found = submit("--print-command", *given, **env)
+        assert "--conf spark.hadoop.fs.s3a.endpoint=http://127.0.0.1:1" in found.stdout, found
+        assert "fs.gs" not in found.stdout
+    both = submit("--print-command", "job.py", "--stores", "s3", SPARKTXLOG_STORES="gcs", **env)
+    assert "fs.s3a.endpoint" in both.stdout and "fs.gs.impl" in both.stdout
+    # Without them, and for an option of another name, all is as it was.
+    assert "spark.hadoop" not in submit("--print-command", "job.py", "--table", "s3", **env).stdout
+    wrong = submit("job.py", "--stores", "minio", **env)
+    assert wrong.returncode == 1
+    assert "there is no object store 'minio'" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     ("env", "words"),
     [

@@ -74,9 +74,10 @@ def _places() -> dict[str, str]:
 
     What Delta itself needs must be there, too: the clients of catalogs.  And `LocalFiles`.
     """
-    from sparktxlog.api.session import known_jars
+    from sparktxlog.api.session import SPARK_RELEASE
+    from sparktxlog.api.spark_jars import known_jars
 
-    jars = [jar.removeprefix("file://") for jar in known_jars().split(",")]
+    jars = [jar.removeprefix("file://") for jar in known_jars(SPARK_RELEASE).split(",")]
     found = [
         jar
         for begin in ("io.delta_", "io.unitycatalog_")

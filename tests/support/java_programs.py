@@ -17,7 +17,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from sparktxlog.api.session import known_jars
+from sparktxlog.api.session import SPARK_RELEASE
+from sparktxlog.api.spark_jars import known_jars
 
 _NO_COMPILER = "javac is missing: install openjdk-17-jdk-headless"
 SOURCES = Path(__file__).parents[1] / "java"
@@ -30,7 +31,7 @@ def class_path(*classes: Path) -> str:
 
     Spark's come first: Delta was made for its versions of the libraries that both have.
     """
-    delta = [jar.removeprefix("file://") for jar in known_jars().split(",") if jar]
+    delta = [jar.removeprefix("file://") for jar in known_jars(SPARK_RELEASE).split(",") if jar]
     return ":".join([*map(str, classes), str(Path(pyspark.__file__).parent / "jars" / "*"), *delta])
 
 

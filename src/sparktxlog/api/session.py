@@ -1,10 +1,6 @@
 """Spark sessions that can read and write the project's Delta tables.
 
 `connect` takes any session; this module makes one for jobs, tests, the demo and users without one.
-
-The wheel of delta-spark contains no JARs.  Spark resolves them with `spark.jars.packages`, which
-needs a network and prints a page of text at each start.  So the list of resolved files is kept
-next to the cache, and later starts use it.  spark-submit.sh keeps the same list.
 """
 
 from __future__ import annotations
@@ -12,28 +8,27 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
-from importlib import resources
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from sparktxlog.api.spark_jars import (
+    STORES,
+    STORES_VARIABLE,
+    delta_package,
+    resolved_jars,
+    store_settings,
+    stores_of,
+)
 from sparktxlog.errors import InvalidRequestError, MissingDependencyError, first_lines
 from sparktxlog.worker.apply.worker_session import has_jvm
 
-#: Major and minor version of Spark; Delta has an artifact for each.
-_SPARK = ".".join(pyspark.__version__.split(".")[:2])
-#: A later patch release of either side has broken the pair before.
-DELTA_PACKAGE = f"io.delta:delta-spark_{_SPARK}_2.13:4.4.0"
-#: Directory in which Spark's resolver keeps the JARs.
-IVY_VARIABLE = "SPARKTXLOG_IVY"
-#: Local JARs, comma separated, used instead of resolving anything.
-JARS_VARIABLE = "SPARKTXLOG_JARS"
-
-_LIST = f"delta-spark_{_SPARK}_2.13-4.4.0.jars"
+#: Major and minor version of Spark; Delta and connectors have artifacts for each.
+SPARK_RELEASE = ".".join(pyspark.__version__.split(".")[:2])
 
 #: What the JVM takes its language from, in this order.
 _LOCALES = ("LC_ALL", "LC_CTYPE", "LANG")
@@ -61,15 +56,20 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     *,
     app_name: str = "sparktxlog",
+    stores: Iterable[str] = (),
 ) -> SparkSession:
     """Return a session with Delta, UTC and settings for small commits; `conf` overrides them.
 
     Args:
         master: Spark master URL; None leaves it to spark-submit or spark-defaults.conf.
+        stores: Object stores that the session reads or writes: `s3`, `azure`, `gcs`, or URLs in
+            them. Those of SPARKTXLOG_STORES are added.
 
     Raises:
-        MissingDependencyError: Spark did not start: Java or Delta's JARs are missing, or there is
-            no such master (definite).
+        InvalidRequestError: There is no such store (definite).
+        ConfigError: An endpoint in the environment has a password (definite).
+        MissingDependencyError: Spark did not start: Java or JARs are missing, or there is
+            no such master; or it has no connector to a store (definite).
 
     **Source:** facts measured in docs/decisions.
     """
@@ -80,24 +80,40 @@ def build_session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
+    wanted = stores_of([*stores, os.environ.get(STORES_VARIABLE, "")])
+    settings, given = _SETTINGS | store_settings(wanted, os.environ), dict(conf or {})
+    language = dict[str, str]()
     # A session that spark-submit started has its JARs already.
-    given, jars, language = dict(conf or {}), dict[str, str](), dict[str, str]()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        jars, language = jar_settings(), language_settings(given, os.environ)
-    for name, value in (_SETTINGS | jars | given | language).items():
+        settings["spark.jars"] = resolved_jars(SPARK_RELEASE, wanted)
+        language = language_settings(given, os.environ)
+    for name, value in (settings | given | language).items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise MissingDependencyError(
             f"Spark did not start with master {master or 'of spark-submit'}: {first_lines(error)}",
-            hint=f"It needs Java 17 and {DELTA_PACKAGE}; without a network set {JARS_VARIABLE} "
-            f"to local JARs or {IVY_VARIABLE} to a filled cache.",
+            hint=f"It needs Java 17 and {delta_package(SPARK_RELEASE)}.",
         ) from error
     session.sparkContext.setLogLevel("WARN")
-    if "spark.jars.packages" in jars:
-        remember_jars(session.sparkContext.getConf().get("spark.jars", ""))
+    _check_has_connectors(session, wanted)
     return session
+
+
+def _check_has_connectors(session: SparkSession, stores: Iterable[str]) -> None:
+    """Refuse a session of another start, which cannot get JARs any more."""
+    jvm: Any = session.sparkContext._jvm
+    settings = session.sparkContext._jsc.hadoopConfiguration()
+    for store in stores:
+        try:
+            jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(STORES[store][0], settings)
+        except Py4JError as error:
+            raise MissingDependencyError(
+                f"this Spark has no connector to {store}, and it runs already",
+                hint=f"End it, and start it with {STORES_VARIABLE}={store}, or as "
+                f"./spark-submit.sh … --stores {store}.",
+            ) from error
 
 
 def check_has_jvm(session: SparkSession, what: str, hint: str) -> None:
@@ -123,49 +139,3 @@ def language_settings(conf: Mapping[str, str], environment: Mapping[str, str]) -
         return {}
     keys = (f"spark.{part}.extraJavaOptions" for part in ("driver", "executor"))
     return {key: f"-Duser.language=en {conf.get(key, '')}".strip() for key in keys}
-
-
-def jar_cache() -> Path:
-    """Return the resolver's directory: SPARKTXLOG_IVY, else `~/.cache/sparktxlog/ivy`."""
-    given = os.environ.get(IVY_VARIABLE)
-    if given:
-        return Path(given)
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "sparktxlog" / "ivy"
-
-
-def known_jars() -> str:
-    """Return the JARs to start with, comma separated; empty = they must be resolved first."""
-    local = os.environ.get(JARS_VARIABLE)
-    if local:
-        return local
-    listed = jar_cache() / _LIST
-    jars = listed.read_text().strip() if listed.is_file() else ""
-    there = all(Path(jar.removeprefix("file://")).is_file() for jar in jars.split(","))
-    return jars if there else ""
-
-
-def remember_jars(jars: str) -> None:
-    """Keep the list of resolved JARs for later starts; an unwritable cache is no error."""
-    listed = jar_cache() / _LIST
-    part = listed.with_name(f"{_LIST}.{os.getpid()}")
-    try:
-        part.write_text(jars + "\n")
-        part.replace(listed)
-    except OSError:
-        return  # the next start resolves again
-
-
-def jar_settings() -> dict[str, str]:
-    """Return the Spark settings that name the JARs, or let Spark resolve them."""
-    jars = known_jars()
-    if jars:
-        return {"spark.jars": jars}
-    cache = jar_cache()
-    cache.mkdir(parents=True, exist_ok=True)
-    settings = resources.files("sparktxlog.api").joinpath("ivysettings.xml")
-    return {
-        "spark.jars.packages": DELTA_PACKAGE,
-        "spark.jars.ivySettings": str(settings),
-        "spark.jars.ivy": str(cache),
-    }

@@ -13,7 +13,8 @@ import pytest
 from tests.spark.api.nodes import RunningNode
 from tests.support.spark_programs import spark_program
 
-from sparktxlog.api.session import _SETTINGS, known_jars
+from sparktxlog.api.session import _SETTINGS, SPARK_RELEASE
+from sparktxlog.api.spark_jars import known_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -25,7 +26,7 @@ _ROOT = Path(__file__).parents[3]
 def remote(spark: object) -> Iterator[str]:
     """Return the URL of a running server; the session before it has resolved the JARs."""
     settings = _SETTINGS | {
-        "spark.jars": known_jars(),
+        "spark.jars": known_jars(SPARK_RELEASE),
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
     }

@@ -92,7 +92,7 @@ def test_an_object_store_is_no_directory_of_the_sites(
 def test_the_demo_of_the_catalog_says_what_it_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(catalog_story, "known_jars", lambda: "/jars/delta-spark.jar")
+    monkeypatch.setattr(catalog_story, "known_jars", lambda _: "/jars/delta-spark.jar")
     assert main(["--catalog", "--connector", ""]) == 1
     assert "Name its JARs with --connector" in capsys.readouterr().err
     assert main(["--catalog", "--connector", "/no/such.jar", "--json"]) == 1

@@ -49,6 +49,7 @@ class JobContext:
         """The job's Spark session, started at the first use.
 
         Raises:
+            InvalidRequestError: There is no such store (definite).
             MissingDependencyError: There is no PySpark, or Spark did not start (definite).
         """
         require_spark()
@@ -58,7 +59,9 @@ class JobContext:
         # If spark-submit started this process, it has chosen the master.
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
         master = self.arguments.master or (None if submitted else "local[*]")
-        return build_session(master, app_name="sparktxlog-worker")
+        given = (getattr(self.arguments, name, None) for name in ("stores", "input"))
+        stores = [text for text in given if text]
+        return build_session(master, app_name="sparktxlog-worker", stores=stores)
 
     def open_source(self) -> HttpLogSource:
         """Return a new connection to the node that the arguments name.

@@ -174,6 +174,13 @@ MASTER = JobOption(
     metavar="URL",
     help="Spark master; default: spark-submit's, else local[*].",
 )
+STORES = JobOption(
+    flag="--stores",
+    kind=str,
+    metavar="NAMES",
+    help="Object stores to read and write, comma separated: s3, azure, gcs; those of "
+    "SPARKTXLOG_STORES are added.",
+)
 _TIMEOUT = JobOption(
     flag="--timeout",
     kind=float,
@@ -216,11 +223,13 @@ _COMMIT = (
     JobOption(flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
               help="Longest wait for that level."),
     MASTER,
+    STORES,
 )  # fmt: skip
 _APPLY = (
     LAKE,
     _TAKE_LAKE,
     MASTER,
+    STORES,
     JobOption(flag="--once", help="Apply what is ordered by now, then end; the default."),
     JobOption(flag="--follow", help="Go on until SIGTERM or Ctrl-C."),
     JobOption(flag="--no-copy", help="End if the node's plan is a copy."),
@@ -236,6 +245,7 @@ _CATCH_UP = (
     LAKE,
     _TAKE_LAKE,
     MASTER,
+    STORES,
     JobOption(flag="--force", kind=str, choices=("copy", "replay"),
               help="Copy or replay, instead of the node's plan."),
     JobOption(flag="--donor", kind=str, default="", metavar="SITE",
@@ -247,6 +257,7 @@ _CATCH_UP = (
 _REPLICATE = (
     LAKE,
     MASTER,
+    STORES,
     _IN_WINDOW,
     JobOption(flag="--parts", kind=int, default=0, metavar="N",
               help="Spark tasks that fetch; 0: as many as Spark has cores."),
@@ -258,6 +269,7 @@ _REPAIR = (
     JobOption(flag="table", kind=str, required=True, help="Table to check and repair."),
     LAKE,
     MASTER,
+    STORES,
     JobOption(flag="--local",
               help="Repair from this site's files, even if another site could give a copy."),
     JobOption(flag="--dry-run", help="Say what is wrong and what would be done; change nothing."),
@@ -269,6 +281,7 @@ _REPAIR = (
 _MAINTAIN = (
     LAKE,
     MASTER,
+    STORES,
     _IN_WINDOW,
     JobOption(flag="--tables", kind=str, repeated=True, metavar="NAME",
               help="Only this table, of either kind; may be repeated."),
@@ -289,6 +302,7 @@ _MAINTAIN = (
 _VERIFY = (
     LAKE,
     MASTER,
+    STORES,
     _IN_WINDOW,
     JobOption(flag="--table", kind=str, repeated=True, metavar="NAME",
               help="Table to recount, may be repeated; default: all, of both kinds."),
@@ -309,6 +323,7 @@ _ADOPT = (
     JobOption(flag="--as", name="kind", kind=str, choices=("row-table", "commit-table"),
               required=True, help="What it becomes."),
     MASTER,
+    STORES,
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
               help="Key columns of a row table, comma separated."),
     JobOption(flag="--files", kind=str, choices=("link", "copy", "move"), default="link",
@@ -324,6 +339,7 @@ _FOLLOW = (
     JobOption(flag="path", kind=str, required=True, metavar="PATH",
               help="Directory of the Delta table that this site's jobs write."),
     MASTER,
+    STORES,
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
               help="Key columns of a table that is adopted, comma separated."),
     JobOption(flag="--once", help="Bring the versions that there are, then end."),

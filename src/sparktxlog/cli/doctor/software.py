@@ -15,7 +15,17 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from sparktxlog.api.spark_jars import (
+    JARS_VARIABLE,
+    STORES_VARIABLE,
+    delta_package,
+    jar_cache,
+    known_jars,
+    lost_jars,
+    stores_of,
+)
 from sparktxlog.cli.doctor.findings import Finding, good, problem, warning
+from sparktxlog.errors import InvalidRequestError
 
 _PYTHON = (3, 11)
 _JAVA = 17
@@ -108,27 +118,30 @@ def check_java() -> Finding:
 
 
 def check_jars() -> Finding:
-    """Check that Delta's JARs are here; without them Spark's first start needs a network."""
+    """Check that Spark's JARs are here; without them its first start needs a network."""
     try:
-        from sparktxlog.api.session import DELTA_PACKAGE, JARS_VARIABLE, jar_cache, known_jars
+        from sparktxlog.api.session import SPARK_RELEASE
     except ImportError as error:
         text = f"PySpark cannot be imported: {error}"
         return problem("jars", text, "Run: pip install --force-reinstall 'sparktxlog[spark]'.")
 
-    given = os.environ.get(JARS_VARIABLE, "")
-    lost = [jar for jar in given.split(",") if jar and not Path(_local(jar)).is_file()]
-    if lost:
+    if lost := lost_jars():
         text = f"{JARS_VARIABLE} names files that are not here: {', '.join(lost)}"
         return problem("jars", text, f"Name Delta's JARs, or unset {JARS_VARIABLE}.")
-    jars = known_jars()
+    try:
+        stores = stores_of([os.environ.get(STORES_VARIABLE, "")])
+    except InvalidRequestError as error:
+        return problem("jars", f"{STORES_VARIABLE}: {error}", "Name known stores, or none.")
+    jars = known_jars(SPARK_RELEASE, stores)
+    wanted = " and ".join([delta_package(SPARK_RELEASE), *stores])
     if not jars:
         return warning(
             "jars",
-            f"{DELTA_PACKAGE} is not in {jar_cache()}: Spark fetches it when it first starts",
+            f"{wanted} is not in {jar_cache()}: Spark fetches it when it first starts",
             f"Start Spark once while there is a network, or set {JARS_VARIABLE} to local JARs.",
         )
-    where = JARS_VARIABLE if given else str(jar_cache())
-    return good("jars", f"{len(jars.split(',')):,} JARs for {DELTA_PACKAGE}, of {where}")
+    where = JARS_VARIABLE if os.environ.get(JARS_VARIABLE) else str(jar_cache())
+    return good("jars", f"{len(jars.split(',')):,} JARs for {wanted}, of {where}")
 
 
 def wanted_releases(extra: str) -> dict[str, str]:
@@ -166,10 +179,6 @@ def _installed(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _local(jar: str) -> str:
-    return jar.removeprefix("file://")
 
 
 def _answer_of(*command: str) -> str:
