@@ -377,12 +377,26 @@ def test_only_one_room_places_files_that_travel() -> None:
     assert _places_files(invented)
 
 
+def _reaches_buckets(module: Module) -> bool:
+    return any(item.target.split(".")[0] == "obstore" for item in imports_of(module))
+
+
+def test_one_module_knows_the_library_of_buckets() -> None:
+    """Else its errors, whose texts may name credentials, would come from anywhere."""
+    found = {module.name for module in package_modules() if _reaches_buckets(module)}
+    assert found == {"sparktxlog.files.stores.bucket"}
+    text = "def f():\n    import obstore.store\n"
+    invented = Module(path=PACKAGE / "api" / "x.py", name="sparktxlog.api.x", text=text)
+    assert _reaches_buckets(invented)
+
+
 def test_importing_the_package_stays_light() -> None:
     """`import sparktxlog` and the client load neither Spark nor a web framework."""
     code = (
         "import sys, sparktxlog\n"
         "getattr(sparktxlog, 'Client', None)\n"
         "heavy = {'pyspark', 'delta', 'fastapi', 'uvicorn', 'deltalake', 'typer', 'aiohttp'}\n"
+        "heavy.add('obstore')\n"
         "print(' '.join(sorted(heavy & set(sys.modules))))\n"
     )
     answer = subprocess.run(

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tests.support.node_processes import free_ports
 
+from sparktxlog.errors import BucketMissingError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
@@ -51,9 +52,10 @@ class StoreServer:
     endpoint: str
     credentials_file: Path
 
-    def settings(self, endpoint: str = "") -> StoreSettings:
+    def settings(self, endpoint: str = "", patience_s: float = 60.0) -> StoreSettings:
         """Return how to reach it, perhaps by way of a relay."""
         return StoreSettings(
+            patience_s=patience_s,
             endpoint=endpoint or self.endpoint,
             region="us-east-1",
             allow_http=True,
@@ -80,7 +82,19 @@ def seaweedfs(directory: Path) -> Iterator[StoreServer]:
     ]
     environ = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     with _served(command, ports[0], directory, environ) as server:
+        # It answers before it has made the bucket.
+        deadline = time.monotonic() + _PATIENCE_S
+        while not _has_bucket(server):
+            assert time.monotonic() < deadline, "SeaweedFS has made no bucket"
+            time.sleep(0.1)
         yield server
+
+
+def _has_bucket(server: StoreServer) -> bool:
+    try:
+        return server.store("any").find("any") is None
+    except BucketMissingError:
+        return False
 
 
 @contextmanager
@@ -149,10 +163,3 @@ def _await(server: StoreServer, process: subprocess.Popen[bytes], log: Path) -> 
             pass
         time.sleep(0.1)
     raise AssertionError(f"{server.endpoint} did not answer: {log.read_text()[-3000:]}")
-
-
-SERVERS: Mapping[str, Callable[[Path], Iterator[StoreServer]]] = {
-    "seaweedfs": seaweedfs,
-    "moto": moto,
-    "rclone": rclone,
-}  # type: ignore[dict-item]

@@ -29,7 +29,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from sparktxlog.errors import StorageError
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
-from sparktxlog.files.stores.store_failures import failure_of, missing, status_of
+from sparktxlog.files.stores.store_failures import failure_of, is_cut, missing, status_of
 from sparktxlog.files.stores.store_settings import BucketUrl, Provider, StoreSettings
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.storage.durability import storing
@@ -66,15 +66,8 @@ _REMOVED_AT_ONCE = 1000
 _CREDENTIALS_S = 300
 #: An answer that stands still, or takes very long in all, is asked for again.
 _CLIENT = {"timeout": "1h", "read_timeout": "120s", "connect_timeout": "5s"}
-_RETRY: RetryConfig = {
-    "max_retries": 10,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=100),
-        "max_backoff": timedelta(seconds=5),
-        "base": 2,
-    },
-}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_REPEATS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +125,7 @@ class BucketStore:
     def _check_bucket(self) -> None:
         """Raise BucketMissingError if there is no bucket: a HEAD says the same as for no object."""
         if not self._exists:
-            self.counts.add(RequestKind.LIST)
-            listed = obstore.list(self._client, "none", chunk_size=1)
-            self._ask("", "list it", lambda: next(iter(listed), None), missing_is_failure=True)
+            next(self.list("none"), None)
 
     def read(self, key: str, *, offset: int = 0, size: int | None = None) -> bytes:
         """As `Store.read`."""
@@ -339,17 +330,14 @@ class BucketStore:
         return self._copy(source, target, only_here=False)
 
     def _copy(self, source: str, target: str, *, only_here: bool) -> Created:
-        """Copy an object; `only_here`: nobody else knows the source, so it is its writer's."""
+        """Copy an object; `only_here`: nobody else knows the source, so its copy is ours."""
         check_relative_path(source)
         check_relative_path(target)
         self.counts.add(RequestKind.COPY)
+        goes_on(self.url_of(target))
         try:
-            self._ask(
-                target,
-                "copy to it",
-                lambda: obstore.copy(self._client, source, target, overwrite=False),
-                raw=True,
-            )
+            obstore.copy(self._client, source, target, overwrite=False)
+            self._exists = True
             return Created.NEW
         except (AlreadyExistsError, GenericError, FileNotFoundError) as error:
             failure = error
@@ -380,14 +368,25 @@ class BucketStore:
         """As `Store.list`."""
         if prefix:
             check_relative_path(prefix)
-        listed = iter(obstore.list(self._client, prefix or None, chunk_size=_LISTED_AT_ONCE))
-        while True:
-            self.counts.add(RequestKind.LIST)
-            page = self._ask(prefix, "list it", lambda: next(listed, None), missing_is_failure=True)
-            if page is None:
+        url = self.url_of(prefix) if prefix else self._url
+        # A list that was cut begins again; what came already is not said twice.
+        said, attempts = set[str](), _ATTEMPTS
+        while attempts:
+            try:
+                for page in obstore.list(self._client, prefix or None, chunk_size=_LISTED_AT_ONCE):
+                    goes_on(url)
+                    self.counts.add(RequestKind.LIST)
+                    for found in page:
+                        if found["path"] not in said:
+                            said.add(found["path"])
+                            attempts = _ATTEMPTS
+                            yield _found(found["path"], found)
+                self._exists = True
                 return
-            for found in page:
-                yield _found(found["path"], found)
+            except (BaseError, FileNotFoundError) as error:
+                attempts -= 1
+                if not attempts or not is_cut(error):
+                    raise failure_of(error, url, "list it") from None
 
     def remove(self, keys: Iterable[str]) -> None:
         """As `Store.remove`."""
@@ -419,27 +418,29 @@ class BucketStore:
         request: Callable[[], _T],
         *,
         raw: bool = False,
-        missing_is_failure: bool = False,
     ) -> _T:
-        """Return what a request returns; errors of the library become ours, unless they stay raw.
+        """Return what a request returns; it is repeated if its answer was cut.
+
+        Args:
+            raw: Errors of the library stay; else they become ours.
 
         Raises:
-            FileNotFoundError: Nothing is there; where that cannot be, it is a failure, too.
+            FileNotFoundError: Nothing is there.
         """
-        url = self.url_of(key) if key else self._url
-        goes_on(url)
-        try:
-            answer = request()
-        except FileNotFoundError as error:
-            if not missing_is_failure:
-                raise
-            raise failure_of(error, url, action) from None
-        except BaseError as error:
-            if raw:
-                raise
-            raise failure_of(error, url, action) from None
-        self._exists = True
-        return answer
+        url = self.url_of(key)
+        for attempt in range(1, _ATTEMPTS + 1):
+            goes_on(url)
+            try:
+                answer = request()
+            except BaseError as error:
+                if attempt < _ATTEMPTS and is_cut(error):
+                    continue
+                if raw:
+                    raise
+                raise failure_of(error, url, action) from None
+            self._exists = True
+            return answer
+        raise AssertionError("unreachable")
 
 
 def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
@@ -448,11 +449,21 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
     Raises:
         ConfigError: The settings, or those of the environment, do not fit (definite).
     """
+    retry: RetryConfig = {
+        "max_retries": _MOST_REPEATS,
+        "retry_timeout": timedelta(seconds=settings.patience_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=_FIRST_PAUSE_S),
+            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+            "base": 2,
+        },
+    }
     common: dict[str, Any] = {
         "prefix": place.prefix or None,
         "client_options": {**_CLIENT, "allow_http": settings.allow_http},
-        "retry_config": _RETRY,
+        "retry_config": retry,
     }
+    given = settings.read_credentials(place.provider)
     client: ObjectStore
     if place.provider is Provider.S3:
         s3: S3Config = {
@@ -464,11 +475,11 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
             s3["endpoint"] = settings.endpoint
         if settings.region:
             s3["region"] = settings.region
-        if settings.credentials_file:
+        if given:  # they may be written anew before they expire
             common["credential_provider"] = _file_credentials(settings)
         client = S3Store(place.bucket, config=s3, **common)
     else:
-        found: dict[str, Any] = dict(settings.read_credentials())
+        found: dict[str, Any] = dict(given)
         if place.provider is Provider.AZURE:
             azure = cast("AzureConfig", found | {"account_name": place.account})
             if settings.endpoint:
@@ -486,7 +497,7 @@ def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:
     """Return what reads the file of credentials whenever the library wants to know them."""
 
     def read() -> S3Credential:
-        found = settings.read_credentials()
+        found = settings.read_credentials(Provider.S3)
         return {
             "access_key_id": found["aws_access_key_id"],
             "secret_access_key": found["aws_secret_access_key"],

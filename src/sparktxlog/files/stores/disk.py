@@ -123,7 +123,7 @@ class DiskStore:
 
     def copy(self, source: str, target: str) -> Created:
         """As `Store.copy`: a second name, where the disk has such."""
-        given = self._file(source)
+        given, _ = self._file(source), self._file(target)
         with self._opened(source) as content:
             os.fsync(content.fileno())  # others wrote it, perhaps
         return self._name(given, target, Path(given.path))

@@ -20,14 +20,17 @@ from sparktxlog.errors import (
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+_CUT = re.compile(r"kind: (Body|Decode)\b")
 #: Where the library begins to repeat itself, as a value of its language.
 _DEBUG = "\n\nDebug source"
+#: Kinds of failures in the library's text, the surest first.
 _ENDS = {
     "Connect": "no connection",
     "Timeout": "no answer in time",
+    "Body": "the answer broke off",
+    "Decode": "the answer broke off",
     "Request": "the connection broke",
     "Interrupted": "the connection broke",
-    "Decode": "the answer broke off",
 }
 
 
@@ -107,8 +110,8 @@ _KNOWN = (
         "s3:ListBucket, s3:DeleteObject, s3:AbortMultipartUpload); and look at the credentials.",
     ),
     _known(
-        r"SlowDown|status code: (429|408|5\d\d)|kind: (Connect|Timeout|Request|Interrupted|Decode)"
-        r"|error sending request|error decoding|timed out",
+        r"SlowDown|status code: (429|408|5\d\d)|error sending request|timed out"
+        r"|kind: (Connect|Timeout|Request|Interrupted|Body|Decode)",
         StoreUnavailableError,
         "is throttled, down or out of reach",
         "",
@@ -144,11 +147,16 @@ def status_of(error: BaseException) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_cut(error: BaseException) -> bool:
+    """Return whether an answer began and was cut: the library does not ask again then."""
+    return _CUT.search(str(error)) is not None
+
+
 def _answer_of(text: str) -> str:
     head = text.partition(_DEBUG)[0]
     status, code = _STATUS.search(head), _CODE.search(head)
     words = [found[1] for found in (status, code) if found]
     if not words:
         kinds = re.findall(r"kind: (\w+)", text)
-        words = [_ENDS[kind] for kind in kinds if kind in _ENDS][:1]
+        words = [end for kind, end in _ENDS.items() if kind in kinds][:1]
     return " ".join(words) or text.partition(":")[0]

@@ -42,7 +42,8 @@ _VARIABLES = {
     ),
     Provider.GOOGLE: ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"),
 }
-_ALLOWED = {name for names in _VARIABLES.values() for name in names}
+#: Of those, what S3 does not do without.
+_NEEDED = {Provider.S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,11 @@ class StoreSettings:
     allow_http: bool = False
     #: Lines `NAME=VALUE` with variables of the provider; None = environment, or the machine's role.
     credentials_file: Path | None = None
+    #: How long a request that fails, or is throttled, is repeated.
+    patience_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.endpoint and not re.match(r"https?://[^/@]+", self.endpoint):
+        if self.endpoint and not re.fullmatch(r"https?://[^/@]+(/.*)?", self.endpoint):
             raise ConfigError(
                 "the endpoint of the store is no URL of http or https",
                 hint="Write it as https://host:port, without credentials.",
@@ -95,11 +98,11 @@ class StoreSettings:
                 value=self.endpoint,
             )
 
-    def read_credentials(self) -> dict[str, str]:
+    def read_credentials(self, provider: Provider) -> dict[str, str]:
         """Return what the file says: variable, in lower case → value; empty = there is none.
 
         Raises:
-            ConfigError: It has other lines (definite).
+            ConfigError: It has other lines, or lacks some (definite).
             StorageError: It cannot be read.
         """
         if self.credentials_file is None:
@@ -111,15 +114,20 @@ class StoreSettings:
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
             name, _, value = line.partition("=")
-            if name.strip() not in _ALLOWED or not value.strip():
-                raise ConfigError(
-                    f"line {number} of {self.credentials_file} is no credential",
-                    hint=f"Write NAME=VALUE; names are {', '.join(sorted(_ALLOWED))}.",
-                    file=str(self.credentials_file),
-                    line=number,
-                )
-            found[name.strip().lower()] = value.strip().strip("\"'")
-        return found
+            if name.strip() not in _VARIABLES[provider] or not value.strip():
+                raise self._no_credentials(f"line {number} of", "is no credential", provider)
+            found[name.strip()] = value.strip().strip("\"'")
+        for name in _NEEDED.get(provider, ()):
+            if name not in found:
+                raise self._no_credentials("", f"lacks {name}", provider)
+        return {name.lower(): value for name, value in found.items()}
+
+    def _no_credentials(self, where: str, why: str, provider: Provider) -> ConfigError:
+        return ConfigError(
+            f"{where} {self.credentials_file} {why}".lstrip(),
+            hint=f"Write lines NAME=VALUE; names are {', '.join(_VARIABLES[provider])}.",
+            file=str(self.credentials_file),
+        )
 
 
 def bucket_url(url: str, field: str) -> BucketUrl | None:

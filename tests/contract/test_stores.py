@@ -1,0 +1,490 @@
+"""What a store of bytes promises: a directory, and a bucket at servers of two makers.
+
+moto is no store for commits: it overwrites the target of a copy that should be created
+(`If-None-Match` of a copy), so it takes no part in the tests of copies, nor of large files, which
+are created by a copy.  rclone overwrites all that should be created.  The proof refuses both.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from tests.support import store_servers
+from tests.support.faulty_way import Fault, FaultyWay, by_chance, faulty_way
+from tests.support.node_processes import free_ports
+from tests.support.store_servers import StoreServer
+
+from sparktxlog.errors import (
+    BucketMissingError,
+    InvalidNameError,
+    LyingStoreError,
+    ObjectMissingError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+    TxLogError,
+)
+from sparktxlog.files.stores.bucket import PART_BYTES, BucketStore
+from sparktxlog.files.stores.counting import RequestKind
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.proof import prove
+from sparktxlog.files.stores.store import Created, Store
+from sparktxlog.files.stores.store_settings import StoreSettings
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.moto(tmp_path_factory.mktemp("moto") / "state") as server:
+        yield server
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A place of its own for each test."""
+    return f"tests/{os.urandom(8).hex()}"
+
+
+def _store(kind: str, prefix: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if kind == "disk":
+        return DiskStore(tmp_path / prefix)
+    server: StoreServer = request.getfixturevalue(kind)
+    return server.store(prefix)
+
+
+@pytest.fixture(params=["disk", "seaweedfs", "moto"])
+def store(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> Store:
+    return _store(request.param, prefix, request, tmp_path)
+
+
+@pytest.fixture(params=["disk", "seaweedfs"])
+def copying_store(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> Store:
+    return _store(request.param, prefix, request, tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "given"
+    path.write_bytes(os.urandom(3 * MIB + 17))
+    return path
+
+
+@pytest.fixture
+def large_file(tmp_path: Path) -> Path:
+    path = tmp_path / "large"
+    path.write_bytes(os.urandom(PART_BYTES + MIB))
+    return path
+
+
+# -- one store -------------------------------------------------------------------------------------
+
+
+def test_what_was_put_is_found_read_and_listed(store: Store) -> None:
+    assert store.find("a/b") is None
+    assert store.create("a/b", b"bytes") is Created.NEW
+    assert store.read("a/b") == b"bytes"
+    found = store.find("a/b")
+    assert found is not None
+    assert (found.key, found.size_bytes) == ("a/b", 5)
+    assert abs(found.changed_s - time.time()) < 60
+    assert list(store.list()) == list(store.list("a")) == [found]
+
+
+def test_a_file_of_this_machine_is_put(store: Store, file: Path) -> None:
+    content = file.read_bytes()
+    assert store.create("made", file) is Created.NEW
+    store.replace("replaced", b"before")
+    store.replace("replaced", file)
+    assert store.read("made") == store.read("replaced") == content
+    assert file.read_bytes() == content
+
+
+def test_a_large_file_is_put(copying_store: Store, large_file: Path) -> None:
+    content = large_file.read_bytes()
+    assert copying_store.create("made", large_file) is Created.NEW
+    assert copying_store.create("made", large_file) is Created.EQUAL
+    copying_store.replace("replaced", large_file)
+    assert copying_store.read("made") == copying_store.read("replaced") == content
+    other = content[:-1] + bytes([content[-1] ^ 1])
+    assert copying_store.create("made", other) is Created.OTHER
+    assert {found.key for found in copying_store.list()} == {"made", "replaced"}
+
+
+def test_what_is_there_is_not_created_again(store: Store, file: Path) -> None:
+    assert store.create("k", b"one") is Created.NEW
+    assert store.create("k", b"one") is Created.EQUAL
+    assert store.create("k", b"two") is Created.OTHER
+    assert store.create("k", b"longer") is Created.OTHER
+    assert store.create("k", file) is Created.OTHER
+    assert store.read("k") == b"one"
+    assert store.create("f", file) is Created.NEW
+    assert store.create("f", file) is Created.EQUAL
+    assert store.create("f", file.read_bytes()) is Created.EQUAL
+
+
+def test_nothing_is_bytes_too(store: Store) -> None:
+    assert store.create("k", b"") is Created.NEW
+    assert store.create("k", b"") is Created.EQUAL
+    assert store.create("k", b"x") is Created.OTHER
+    assert store.read("k") == store.read("k", offset=1) == store.read("k", size=9) == b""
+    assert list(store.open("k").pieces) == list(store.open("k", offset=3).pieces) == []
+
+
+def test_another_mark_says_that_bytes_were_written_again(store: Store) -> None:
+    store.create("k", b"one")
+    first = store.find("k")
+    store.replace("k", b"two")
+    second = store.find("k")
+    assert first is not None and second is not None and first.mark != second.mark
+    assert store.open("k").found == second
+    assert store.read("k") == b"two"
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(0, None), (0, 3), (4, None), (4, 3), (9, 5), (10, None), (11, 1), (3, 0)]
+)
+def test_bytes_are_read_from_an_offset_on(store: Store, offset: int, size: int | None) -> None:
+    store.create("k", content := b"0123456789")
+    end = None if size is None else offset + size
+    assert store.read("k", offset=offset, size=size) == content[offset:end]
+    assert b"".join(store.open("k", offset=offset).pieces) == content[offset:]
+
+
+def test_bytes_come_in_pieces(store: Store, file: Path) -> None:
+    content = file.read_bytes()
+    store.create("k", file)
+    for offset in (0, MIB + 5):
+        opened = store.open("k", offset=offset)
+        assert opened.found == store.find("k")
+        pieces = list(opened.pieces)
+        assert max(map(len, pieces)) <= MIB
+        assert b"".join(pieces) == content[offset:]
+    opened = store.open("k")
+    assert content.startswith(next(opened.pieces))
+    opened.pieces.close()
+    assert list(opened.pieces) == []
+
+
+@pytest.mark.parametrize("read", [{}, {"offset": 1}, {"size": 0}, {"offset": 1, "size": 2}])
+def test_what_is_missing_cannot_be_read(store: Store, read: dict[str, int]) -> None:
+    store.create("there/k", b"x")
+    with pytest.raises(ObjectMissingError) as caught:
+        store.read("missing", **read)
+    assert caught.value.definite and store.url_of("missing") in str(caught.value)
+    with pytest.raises(ObjectMissingError):
+        store.open("missing")
+    # A directory has no bytes.
+    assert store.find("there") is None
+
+
+def test_a_copy_is_made_once(copying_store: Store, file: Path) -> None:
+    store = copying_store
+    store.create("from", file)
+    assert store.copy("from", "d/to") is Created.NEW
+    assert store.copy("from", "d/to") is Created.EQUAL
+    store.create("equal", file.read_bytes())
+    assert store.copy("equal", "d/to") is Created.EQUAL
+    store.create("other", b"other")
+    assert store.copy("other", "d/to") is Created.OTHER
+    assert store.read("d/to") == file.read_bytes()
+    with pytest.raises(ObjectMissingError, match="missing"):
+        store.copy("missing", "new")
+    assert store.find("new") is None
+    store.remove(["from"])
+    assert store.read("d/to") == file.read_bytes()
+
+
+def test_a_list_is_of_a_directory(store: Store) -> None:
+    keys = {"d/a", "d/a-b", "d/e/f/g", "d-e/x", "dx", "é/ü", "d/.hidden"}
+    for key in keys:
+        store.create(key, key.encode())
+    assert {found.key: found.size_bytes for found in store.list()} == {
+        key: len(key.encode()) for key in keys
+    }
+    assert {found.key for found in store.list("d")} == {"d/a", "d/a-b", "d/e/f/g", "d/.hidden"}
+    assert {found.key for found in store.list("d/e")} == {"d/e/f/g"}
+    assert list(store.list("none")) == list(store.list("d/e/f/g")) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["x=2026-01-01 10%3A00%3A00/part 1.parquet", "a+b", "ü/日本", "q?x=1&y#z", "a%20b", "~'()"],
+)
+def test_keys_stay_as_they_are(store: Store, key: str) -> None:
+    store.create(key, b"x")
+    assert [found.key for found in store.list()] == [key]
+    assert store.read(key) == b"x"
+    assert store.url_of(key) == f"{store.url}/{key}"
+    store.remove([key])
+    assert store.find(key) is None
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/./b", "a\\b", "a\0b"])
+def test_other_keys_are_refused(store: Store, key: str) -> None:
+    for call in (
+        lambda: store.find(key),
+        lambda: store.read(key),
+        lambda: store.open(key),
+        lambda: store.create(key, b""),
+        lambda: store.replace(key, b""),
+        lambda: store.copy(key, "x"),
+        lambda: store.copy("x", key),
+        lambda: store.remove([key]),
+    ):
+        with pytest.raises(InvalidNameError):
+            call()
+
+
+def test_what_is_removed_is_gone(store: Store) -> None:
+    for n in range(5):
+        store.create(f"d/{n}", b"x")
+    store.remove([])
+    store.remove([f"d/{n}" for n in range(1, 9)])
+    assert [found.key for found in store.list()] == ["d/0"]
+    store.remove(["d/0", "missing/key"])
+    assert list(store.list()) == []
+    assert store.create("d/0", b"y") is Created.NEW
+
+
+def test_of_several_that_create_at_once_one_is_first(store: Store) -> None:
+    for race in range(6):
+        at_once = Barrier(5)
+
+        def create(number: int, race: int = race, at_once: Barrier = at_once) -> Created:
+            at_once.wait()
+            return store.create(f"r/{race}", b"same" if race % 2 else b"%d" % number)
+
+        with ThreadPoolExecutor(5) as writers:
+            results = list(writers.map(create, range(5)))
+        assert results.count(Created.NEW) == 1, results
+        others = Created.EQUAL if race % 2 else Created.OTHER
+        assert results.count(others) == 4
+        if not race % 2:
+            assert store.read(f"r/{race}") == b"%d" % results.index(Created.NEW)
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_store_that_is_right_passes_the_proof(seaweedfs: StoreServer, prefix: str) -> None:
+    store = seaweedfs.store(prefix)
+    store.create("mine", b"x")
+    proof = prove(store)
+    assert proof.url == store.url and len(proof.checks) == 10
+    assert abs(proof.clock_ahead_s) < 60
+    assert [found.key for found in store.list()] == ["mine"]
+
+
+def test_a_store_that_overwrites_copies_is_refused(moto: StoreServer, prefix: str) -> None:
+    store = moto.store(prefix)
+    with pytest.raises(LyingStoreError) as caught:
+        prove(store)
+    assert caught.value.fields["check"] == "copying"
+    assert "If-None-Match" in str(caught.value) and store.url in str(caught.value)
+    assert list(store.list()) == []
+
+
+def test_a_store_that_overwrites_all_is_refused(tmp_path: Path, prefix: str) -> None:
+    with store_servers.rclone(tmp_path / "rclone") as server:
+        store = server.store(prefix)
+        with pytest.raises(LyingStoreError) as caught:
+            prove(store)
+        assert caught.value.fields["check"] == "creating"
+        assert caught.value.fields["header"] == "If-None-Match: *"
+        assert caught.value.definite and caught.value.hint
+        assert list(store.list()) == []
+
+
+def test_what_was_asked_for_is_counted(seaweedfs: StoreServer, prefix: str, file: Path) -> None:
+    store = seaweedfs.store(prefix)
+    store.create("a", b"12345")
+    store.replace("b", file)
+    store.read("a", size=2)
+    store.find("b")
+    store.copy("a", "c")
+    list(store.list())
+    store.remove(["a", "b", "c"])
+    counts = store.counts.snapshot()
+    size = file.stat().st_size
+    assert (counts[RequestKind.PUT].requests, counts[RequestKind.PUT].bytes) == (2, 5 + size)
+    assert (counts[RequestKind.GET].requests, counts[RequestKind.GET].bytes) == (1, 2)
+    asked = {kind: counts[kind].requests for kind in RequestKind}
+    assert asked[RequestKind.HEAD] == asked[RequestKind.COPY] == asked[RequestKind.DELETE] == 1
+    # The answer, and that it was all.
+    assert asked[RequestKind.LIST] <= 2
+
+
+def _without_secrets(error: TxLogError, *secrets: str) -> None:
+    shown = f"{error} {error!r} {error.to_problem()} {error.__cause__!r}"
+    assert not any(secret in shown for secret in secrets)
+    assert error.__suppress_context__
+
+
+def test_a_missing_bucket_is_named(moto: StoreServer, prefix: str) -> None:
+    store = moto.store(prefix, bucket="no-such-bucket")
+    for call in (
+        lambda: store.find("k"),
+        lambda: store.read("k"),
+        lambda: store.create("k", b"x"),
+        lambda: store.replace("k", b"x"),
+        lambda: list(store.list()),
+    ):
+        with pytest.raises(BucketMissingError, match="no-such-bucket") as caught:
+            call()
+        assert caught.value.definite and caught.value.hint
+
+
+def test_wrong_credentials_are_refused_and_not_shown(
+    seaweedfs: StoreServer, prefix: str, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "credentials"
+    wrong.write_text("AWS_ACCESS_KEY_ID=another-key\nAWS_SECRET_ACCESS_KEY=another-secret\n")
+    settings = StoreSettings(
+        endpoint=seaweedfs.endpoint, region="x", allow_http=True, credentials_file=wrong
+    )
+    store = store_at(f"s3://lake/{prefix}", settings)
+    for call in (
+        lambda: store.find("k"),
+        lambda: store.read("k"),
+        lambda: store.create("k", b"x"),
+        lambda: list(store.list()),
+        lambda: store.remove(["k"]),
+    ):
+        with pytest.raises(StoreForbiddenError) as caught:
+            call()
+        assert store.url in str(caught.value) and caught.value.definite and caught.value.hint
+        _without_secrets(caught.value, "another-key", "another-secret")
+    assert "another" not in f"{store!r} {settings!r}"
+
+
+def test_a_file_of_credentials_is_read_again(
+    seaweedfs: StoreServer, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparktxlog.files.stores.bucket._CREDENTIALS_S", 0)
+    given = tmp_path / "credentials"
+    given.write_bytes(seaweedfs.credentials_file.read_bytes())
+    settings = StoreSettings(endpoint=seaweedfs.endpoint, allow_http=True, credentials_file=given)
+    store = store_at(f"s3://lake/{prefix}", settings)
+    store.create("k", b"x")
+    given.write_text("AWS_ACCESS_KEY_ID=another-key\nAWS_SECRET_ACCESS_KEY=another-secret\n")
+    with pytest.raises(StoreForbiddenError):
+        store.read("k")
+
+
+def test_a_store_that_is_down_is_tried_again(seaweedfs: StoreServer, prefix: str) -> None:
+    def down(_: str) -> Fault:
+        return Fault.THROTTLED
+
+    with faulty_way(seaweedfs.endpoint, down) as way:
+        settings = seaweedfs.settings(way.url, patience_s=0.5)
+        store = store_at(f"s3://lake/{prefix}", settings)
+        for call in (lambda: store.create("k", b"x"), lambda: store.read("k")):
+            with pytest.raises(StoreUnavailableError, match="503 SlowDown") as caught:
+                call()
+            assert caught.value.retryable and not caught.value.definite
+        assert way.happened[Fault.THROTTLED] > 4
+        way.choose = by_chance(0, 0)
+        assert store.find("k") is None
+
+
+def test_a_server_that_is_not_there_is_named(seaweedfs: StoreServer, prefix: str) -> None:
+    (port,) = free_ports(1)
+    settings = seaweedfs.settings(f"http://127.0.0.1:{port}", patience_s=0.5)
+    with pytest.raises(StoreUnavailableError, match="no connection") as caught:
+        store_at(f"s3://lake/{prefix}", settings).read("k")
+    assert caught.value.fields["action"] == "read it"
+
+
+# -- faults on the way -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def way(seaweedfs: StoreServer) -> Iterator[FaultyWay]:
+    with faulty_way(seaweedfs.endpoint, by_chance(0.3, seed=7)) as way:
+        yield way
+        assert min(way.happened[fault] for fault in Fault) > 0 or not way.happened
+
+
+@pytest.mark.slow
+def test_faults_lose_double_and_mix_up_nothing(
+    way: FaultyWay, seaweedfs: StoreServer, prefix: str
+) -> None:
+    store, direct = seaweedfs.store(prefix, endpoint=way.url), seaweedfs.store(prefix)
+    contents = {f"k/{n}": os.urandom(1 + n * 97) for n in range(300)}
+
+    def put(key: str) -> Created:
+        number = int(key[2:])
+        to = store.in_parts() if number % 10 == 0 else store
+        if number % 3 == 0:
+            to.replace(key, contents[key])
+            return Created.NEW
+        return to.create(key, contents[key])
+
+    with ThreadPoolExecutor(8) as writers:
+        assert set(writers.map(put, contents)) == {Created.NEW}
+        assert {found.key for found in direct.list()} == contents.keys()
+        assert list(writers.map(store.read, contents)) == list(contents.values())
+        assert all(direct.read(key) == content for key, content in contents.items())
+        again = list(writers.map(lambda key: store.create(key, contents[key]), contents))
+        assert set(again) == {Created.EQUAL}
+        others = list(writers.map(lambda key: store.create(key, contents[key] + b"x"), contents))
+        assert set(others) == {Created.OTHER}
+    assert {found.key for found in store.list()} == contents.keys()
+
+
+@pytest.mark.slow
+def test_faults_let_one_of_several_be_first(
+    way: FaultyWay, seaweedfs: StoreServer, prefix: str
+) -> None:
+    store, direct = seaweedfs.store(prefix, endpoint=way.url), seaweedfs.store(prefix)
+    with ThreadPoolExecutor(4) as writers:
+        for race in range(20):
+            # Equal bytes of different writers are no sign of who was first.
+            contents = [b"same" if race % 2 else b"%d" % n for n in range(4)]
+            results = list(
+                writers.map(lambda content, key=f"r/{race}": store.create(key, content), contents)
+            )
+            assert results.count(Created.NEW) == 1, results
+            assert direct.read(f"r/{race}") == contents[results.index(Created.NEW)]
+
+
+@pytest.mark.slow
+def test_faults_let_a_copy_be_made_once(
+    way: FaultyWay, seaweedfs: StoreServer, prefix: str
+) -> None:
+    store, direct = seaweedfs.store(prefix, endpoint=way.url), seaweedfs.store(prefix)
+    direct.create("a", b"a")
+    direct.create("b", b"b")
+    for n in range(30):
+        assert store.copy("a", f"to/{n}") is Created.NEW
+        assert store.copy("b", f"to/{n}") is Created.OTHER
+        assert direct.read(f"to/{n}") == b"a"
+
+
+def test_a_body_that_is_cut_goes_on(seaweedfs: StoreServer, prefix: str, large_file: Path) -> None:
+    seaweedfs.store(prefix).replace("k", large_file)
+    content, cuts = large_file.read_bytes(), 6
+
+    def cut(method: str) -> Fault:
+        nonlocal cuts
+        cuts -= method == "GET"
+        return Fault.CUT if method == "GET" and cuts >= 0 else Fault.NONE
+
+    with faulty_way(seaweedfs.endpoint, cut) as way:
+        store: BucketStore = seaweedfs.store(prefix, endpoint=way.url)
+        assert b"".join(store.open("k", offset=5).pieces) == content[5:]
+        assert way.happened[Fault.CUT] == 6

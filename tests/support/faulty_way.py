@@ -1,0 +1,148 @@
+"""A way to a server of a bucket that throttles, loses answers and cuts bodies, as it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+
+class Fault(Enum):
+    """What happens to a request."""
+
+    NONE = "none"
+    #: It gets 503 with `Retry-After`, and does not reach the server.
+    THROTTLED = "throttled"
+    #: The server carries it out, and its answer is lost.
+    LOST = "lost"
+    #: The server carries it out, and answers 500 from the caller's view.
+    FAILED = "failed"
+    #: Half of the answer's body comes.
+    CUT = "cut"
+
+
+#: Returns what happens to a request, by its method.
+Choice = Callable[[str], Fault]
+
+
+def by_chance(share: float, seed: int) -> Choice:
+    """Return a choice: any fault, for a share of all requests."""
+    chance, choosing = random.Random(seed), threading.Lock()
+
+    def choose(method: str) -> Fault:
+        with choosing:
+            if chance.random() >= share:
+                return Fault.NONE
+            faults = [Fault.THROTTLED, Fault.LOST, Fault.FAILED]
+            return chance.choice(faults + [Fault.CUT] * (method in ("GET", "POST")))
+
+    return choose
+
+
+class FaultyWay(ThreadingHTTPServer):
+    """Listens at a free port of loopback.
+
+    Args:
+        endpoint: Of the server, `http://host:port`.
+        choose: What happens to each request.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, endpoint: str, choose: Choice) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        to = urlsplit(endpoint)
+        self.to = (to.hostname, to.port)
+        self.choose = choose
+        #: What happened so far.
+        self.happened: Counter[Fault] = Counter()
+
+    @property
+    def url(self) -> str:
+        """What a store takes as its endpoint."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing: clients close connections."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FaultyWay
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        fault = self.server.choose(self.command)
+        self.server.happened[fault] += 1
+        if fault is Fault.THROTTLED:
+            return self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {"Retry-After": "0"})
+        host, port = self.server.to
+        way = http.client.HTTPConnection(host, port, timeout=60)
+        try:
+            # The signature covers the host that the client sees.
+            way.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                way.putheader(name, value)
+            way.endheaders(body)
+            answer = way.getresponse()
+            content = answer.read()
+        finally:
+            way.close()
+        if fault is Fault.LOST:
+            return self._break_off()
+        if fault is Fault.FAILED:
+            return self._answer(500, b"<Error><Code>InternalError</Code></Error>", {})
+        headers = {
+            name: value
+            for name, value in answer.getheaders()
+            if name.lower() not in ("connection", "transfer-encoding", "content-length")
+        }
+        length = answer.getheader("content-length") or str(len(content))
+        if fault is Fault.CUT and len(content) > 1:
+            self._answer(answer.status, content[: len(content) // 2], headers, length)
+            return self._break_off()
+        return self._answer(answer.status, content, headers, length)
+
+    def _answer(
+        self, status: int, content: bytes, headers: dict[str, str], length: str | None = None
+    ) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", length or str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+            self.wfile.flush()
+
+    def _break_off(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _pass
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def faulty_way(endpoint: str, choose: Choice) -> Iterator[FaultyWay]:
+    """Give a way to a server."""
+    with FaultyWay(endpoint, choose) as way:
+        thread = threading.Thread(target=way.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield way
+        finally:
+            way.shutdown()
+            thread.join()

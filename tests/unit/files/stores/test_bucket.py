@@ -1,0 +1,204 @@
+"""A bucket in memory: what a store does when an object comes, goes or changes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore
+
+from sparktxlog.errors import StorageError, StoreUnavailableError
+from sparktxlog.files.stores import bucket
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.store import Created
+
+CUT = "HTTP error\n\nDebug source: kind: Body, source: IncompleteBody"
+
+
+@pytest.fixture
+def store() -> BucketStore:
+    return BucketStore(MemoryStore(), "memory://bucket")
+
+
+def _then(monkeypatch: pytest.MonkeyPatch, name: str, *ends: Callable[[], Any] | None) -> None:
+    """Let calls of the library be carried out and end so; None = as they do."""
+    real, left = getattr(obstore, name), list(ends)
+
+    def call(*args: Any, **options: Any) -> Any:
+        end = left.pop(0) if left else None
+        result = real(*args, **options)
+        return result if end is None else end()
+
+    monkeypatch.setattr(obstore, name, call)
+
+
+def _raising(error: Exception) -> Callable[[], Any]:
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+def test_a_put_whose_answer_is_lost_is_ones_own(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _then(monkeypatch, "put", *[_raising(GenericError("kind: Timeout"))] * 2)
+    assert store.create("a", b"x") is Created.NEW
+    store.replace("a", b"y")
+    assert store.read("a") == b"y"
+
+
+def test_an_upload_that_is_found_no_more_was_finished(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _then(monkeypatch, "put", _raising(FileNotFoundError("no such upload")))
+    store.in_parts().replace("a", b"x")
+    assert store.read("a") == b"x"
+
+
+def test_a_put_that_did_nothing_fails(store: BucketStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise GenericError("status code: 500 Internal")
+
+    monkeypatch.setattr(obstore, "put", fail)
+    for put in (store.create, store.replace):
+        with pytest.raises(StoreUnavailableError, match="memory://bucket/a"):
+            put("a", b"x")
+
+
+def test_a_replacement_by_another_writer_is_not_ones_own(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.replace("a", b"x")
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise GenericError("status code: 500 Internal")
+
+    monkeypatch.setattr(obstore, "put", fail)
+    with pytest.raises(StoreUnavailableError):
+        store.replace("a", b"x")
+
+
+def test_what_was_in_the_way_and_is_gone_is_created(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("a", b"old")
+    written = BucketStore._written
+
+    def gone(self: BucketStore, key: str, failure: Exception) -> Any:
+        monkeypatch.undo()
+        self.remove([key])
+        return written(self, key, failure)
+
+    monkeypatch.setattr(BucketStore, "_written", gone)
+    assert store.create("a", b"new") is Created.NEW
+    assert store.read("a") == b"new"
+
+
+def test_what_comes_and_goes_ends_with_an_error(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("a", b"old")
+    monkeypatch.setattr(BucketStore, "_written", lambda *_: None)
+    with pytest.raises(StorageError, match="was there and was not there"):
+        store.create("a", b"new")
+
+
+@pytest.mark.parametrize("name", ["copy", "put", "delete"])
+def test_an_answer_that_is_cut_changes_nothing(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    store.create("a", b"x")
+    _then(monkeypatch, name, _raising(GenericError(CUT)))
+    assert store.copy("a", "b") is Created.NEW
+    assert store.create("c", b"x") is Created.NEW
+    store.remove(["a"])
+    assert {found.key for found in store.list()} == {"b", "c"}
+
+
+def test_a_large_file_that_is_there_is_not_sent(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parted, file = store.in_parts(), tmp_path / "file"
+    file.write_bytes(b"large")
+    assert parted.create("a", file) is Created.NEW
+    assert {found.key for found in store.list()} == {"a"}
+    monkeypatch.delattr(obstore, "put")
+    assert parted.create("a", file) is Created.EQUAL
+    file.write_bytes(b"LARGE")
+    assert parted.create("a", file) is Created.OTHER
+
+
+def test_of_equal_large_files_one_is_first(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parted, find = store.in_parts(), BucketStore.find
+
+    def other_was_faster(self: BucketStore, key: str) -> None:
+        monkeypatch.setattr(BucketStore, "find", find)
+        store.create(key, b"large")
+
+    monkeypatch.setattr(BucketStore, "find", other_was_faster)
+    assert parted.create("a", b"large") is Created.EQUAL
+    assert {found.key for found in store.list()} == {"a"}
+
+
+def test_too_large_a_file_is_refused(store: BucketStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    with pytest.raises(StorageError, match="5 bytes"):
+        store.in_parts().create("a", b"large")
+    store.in_parts().replace("a", b"large")
+    assert store.read("a") == b"large"
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_not_mixed(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("a", bytes(3 << 20))
+    opened = store.open("a")
+    store.replace("a", bytes(4 << 20))
+
+    class Cut:
+        def stream(self, **_: Any) -> Any:
+            yield bytes(1 << 20)
+            raise GenericError(CUT)
+
+    pieces = store._pieces(opened.found, Cut(), 0)  # type: ignore[arg-type]
+    assert len(next(pieces)) == 1 << 20
+    with pytest.raises(StorageError, match="was replaced"):
+        list(pieces)
+
+
+def test_an_answer_that_never_goes_on_ends(store: BucketStore) -> None:
+    store.create("a", b"12345")
+
+    class Nothing:
+        def stream(self, **_: Any) -> Any:
+            raise GenericError(CUT)
+
+    found = store.open("a").found
+    store._get = lambda *_: Nothing()  # type: ignore[assignment,method-assign]
+    with pytest.raises(StoreUnavailableError, match="broke off"):
+        list(store._pieces(found, Nothing(), 0))  # type: ignore[arg-type]
+
+
+def test_a_list_that_is_cut_says_each_key_once(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        store.create(str(n), b"")
+    real, cuts = obstore.list, [2, 3]
+
+    def cut(*args: Any, **options: Any) -> Any:
+        most = cuts.pop(0) if cuts else None
+        for number, page in enumerate(real(*args, **options | {"chunk_size": 1})):
+            if number == most:
+                raise GenericError(CUT)
+            yield page
+
+    monkeypatch.setattr(obstore, "list", cut)
+    assert [found.key for found in store.list()] == [str(n) for n in range(5)]

@@ -1,0 +1,124 @@
+"""Which URLs name a bucket, and what a site may say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.errors import ConfigError, InvalidNameError, StorageError
+from sparktxlog.files.stores.store_settings import BucketUrl, Provider, StoreSettings, bucket_url
+
+AZURE = "abfss://data@acc0unt.dfs.core.windows.net"
+
+
+@pytest.mark.parametrize(
+    ("url", "provider", "bucket", "prefix", "shown"),
+    [
+        ("s3://lake", Provider.S3, "lake", "", "s3://lake"),
+        ("s3://lake/", Provider.S3, "lake", "", "s3://lake"),
+        ("S3A://lake/a b/c/", Provider.S3, "lake", "a b/c", "s3://lake/a b/c"),
+        ("gs://lake/x", Provider.GOOGLE, "lake", "x", "gs://lake/x"),
+        (f"{AZURE}/x/y", Provider.AZURE, "data", "x/y", f"{AZURE}/x/y"),
+        (AZURE.replace("abfss", "abfs"), Provider.AZURE, "data", "", AZURE),
+    ],
+)
+def test_a_url_names_a_bucket(
+    url: str, provider: Provider, bucket: str, prefix: str, shown: str
+) -> None:
+    found = bucket_url(url, "store")
+    assert found is not None
+    assert (found.provider, found.bucket, found.prefix, found.url) == (
+        provider,
+        bucket,
+        prefix,
+        shown,
+    )
+
+
+@pytest.mark.parametrize("url", ["/data/lake", "file:///data", "relative", "C:/x", ""])
+def test_a_path_names_none(url: str) -> None:
+    assert bucket_url(url, "store") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("hdfs://name/x", "hdfs://"),
+        ("http://host/x", "http://"),
+        ("s3n://lake", "s3n://"),
+        ("s3://", "no bucket"),
+        ("s3:///x", "no bucket"),
+        ("abfss://data/x", "no account"),
+        ("abfss://data@elsewhere.example/x", "no account"),
+    ],
+)
+def test_other_urls_are_refused_by_name(url: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        bucket_url(url, "commit-table-url")
+    assert caught.value.fields["key"] == "commit-table-url"
+    assert "s3://bucket/prefix" in caught.value.hint
+
+
+def test_credentials_in_a_url_are_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        bucket_url("s3://key:secret@lake/x", "store")
+    assert "secret" not in f"{caught.value} {caught.value.to_problem()}"
+
+
+def test_a_prefix_stays_below_the_bucket() -> None:
+    with pytest.raises(InvalidNameError):
+        bucket_url("s3://lake/a/../b", "store")
+
+
+@pytest.mark.parametrize("endpoint", ["minio:9000", "ftp://host", "https://k:secret@host"])
+def test_an_endpoint_is_a_url_without_credentials(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="endpoint") as caught:
+        StoreSettings(endpoint=endpoint)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_not_encrypted_is_allowed_by_name() -> None:
+    with pytest.raises(ConfigError, match="not encrypted"):
+        StoreSettings(endpoint="http://host:9000")
+    assert StoreSettings(endpoint="http://host:9000", allow_http=True).endpoint
+
+
+def test_credentials_come_from_a_file(tmp_path: Path) -> None:
+    assert StoreSettings().read_credentials(Provider.S3) == {}
+    file = tmp_path / "credentials"
+    file.write_text("# of the site\n\nAWS_ACCESS_KEY_ID = k=1\nAWS_SECRET_ACCESS_KEY='secret'\n")
+    settings = StoreSettings(credentials_file=file)
+    assert settings.read_credentials(Provider.S3) == {
+        "aws_access_key_id": "k=1",
+        "aws_secret_access_key": "secret",
+    }
+    assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize("line", ["secret", "PATH=secret", "AWS_ACCESS_KEY_ID=", "[secret]"])
+def test_other_lines_are_refused_by_number(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "credentials"
+    file.write_text(f"AWS_ACCESS_KEY_ID=k\n{line}\n")
+    with pytest.raises(ConfigError, match="line 2") as caught:
+        StoreSettings(credentials_file=file).read_credentials(Provider.S3)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_without_a_secret_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    file.write_text("AWS_ACCESS_KEY_ID=k\n")
+    with pytest.raises(ConfigError, match="lacks AWS_SECRET_ACCESS_KEY"):
+        StoreSettings(credentials_file=file).read_credentials(Provider.S3)
+    with pytest.raises(ConfigError, match="line 1"):
+        StoreSettings(credentials_file=file).read_credentials(Provider.AZURE)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="gone"):
+        StoreSettings(credentials_file=tmp_path / "gone").read_credentials(Provider.S3)
+
+
+def test_a_bucket_of_another_provider_is_another_extra() -> None:
+    assert [provider.value for provider in Provider] == ["s3", "azure", "gcs"]
+    assert BucketUrl(Provider.S3, "b", "").account == ""
