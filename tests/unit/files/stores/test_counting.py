@@ -9,11 +9,11 @@ from sparktxlog.files.stores.counting import RequestCounts, Requested, RequestKi
 
 def test_requests_and_bytes_are_counted_by_kind() -> None:
     counts = RequestCounts()
-    before = counts.snapshot()
+    before = counts.now()
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: counts.add(RequestKind.PUT, 2, 10), range(1000)))
     counts.add(RequestKind.GET)
-    found = counts.snapshot()
+    found = counts.now()
     assert found[RequestKind.PUT] == Requested(2000, 10_000)
     assert found[RequestKind.GET] == Requested(1, 0)
     assert found[RequestKind.LIST] == Requested() == before[RequestKind.PUT]
