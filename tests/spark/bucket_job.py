@@ -7,7 +7,7 @@ import sys
 
 from sparktxlog.api.session import build_session
 
-_QUICK = {
+QUICK = {
     "spark.sql.shuffle.partitions": "1",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
@@ -16,7 +16,7 @@ _QUICK = {
 
 def main(table: str) -> None:
     """Create, append, merge and read."""
-    spark = build_session("local[2]", _QUICK, stores=[table])
+    spark = build_session("local[2]", QUICK, stores=[table])
     rows = spark.range(20).selectExpr("id", "id % 2 AS part", "'first' AS said")
     rows.where("id < 10").write.format("delta").partitionBy("part").save(table)
     rows.where("id >= 10").write.format("delta").mode("append").save(table)
