@@ -67,8 +67,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage.interfaces", "tracing", "worker",
     },
     "cli": {
-        "api", "attic", "catchup", "codec", "config", "delta", "health", "http", "runtime",
-        "service", "storage", "transport", "worker",
+        "api", "attic", "catchup", "codec", "config", "delta", "files.stores", "health", "http",
+        "runtime", "service", "storage", "transport", "worker",
     },
     "pyspark_txlog": {"api"},
 }  # fmt: skip

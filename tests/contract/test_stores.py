@@ -7,6 +7,7 @@ are created by a copy.  rclone overwrites all that should be created.  The proof
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from threading import Barrier
 
 import pytest
 from tests.support import store_servers
+from tests.support.command_line import invoke
 from tests.support.faulty_way import Fault, FaultyWay, by_chance, faulty_way
 from tests.support.node_processes import free_ports
 from tests.support.store_servers import StoreServer
@@ -307,6 +309,36 @@ def test_a_store_that_overwrites_all_is_refused(tmp_path: Path, prefix: str) -> 
         assert caught.value.fields["header"] == "If-None-Match: *"
         assert caught.value.definite and caught.value.hint
         assert list(store.list()) == []
+
+
+@pytest.mark.slow
+def test_doctor_tries_the_stores_that_are_named(
+    seaweedfs: StoreServer,
+    moto: StoreServer,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", store_servers.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", store_servers.SECRET)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+
+    def tried(endpoint: str, *urls: str) -> list[dict[str, str]]:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        stores = [word for url in urls for word in ("--store", url)]
+        code = invoke(monkeypatch, "doctor", "--json", *stores)
+        found = json.loads(capsys.readouterr().out)
+        assert (code == 1) == (found["problems"] > 0)
+        return [one for one in found["findings"] if one["check"] == "store"]
+
+    url = f"s3://lake/{prefix}"
+    good, directory, refused = tried(seaweedfs.endpoint, url, str(tmp_path), "ftp://host/x")
+    assert (good["grade"], directory["grade"], refused["grade"]) == ("ok", "ok", "problem")
+    assert url in good["text"] and "racing creates" in good["text"]
+    assert "ftp://" in refused["text"] and "s3://bucket/prefix" in refused["fix"]
+    (lying,) = tried(moto.endpoint, url)
+    assert lying["grade"] == "problem" and "If-None-Match" in lying["text"] and lying["fix"]
 
 
 def test_what_was_asked_for_is_counted(seaweedfs: StoreServer, prefix: str, file: Path) -> None:

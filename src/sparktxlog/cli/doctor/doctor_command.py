@@ -45,18 +45,31 @@ def doctor(
             help="URL of the node to ask; default: that of --config, else http://127.0.0.1:7070.",
         ),
     ] = None,
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--store",
+            help="Bucket to try, such as s3://bucket/prefix, by the settings of the environment; "
+            "may be given several times.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, and with --config a node's files: each finding with what mends it.
 
     It looks at Python, Java, Spark and its JARs, disks, fsync, files of the queue table, ports,
     modes of files with secrets, addresses of peers and tokens.  Run it as the node's user, on the
-    node's machine.  It needs neither a node nor Spark, and changes nothing.  `status` says what a
+    node's machine.  It needs neither a node nor Spark, and changes nothing; in each --store it puts
+    some objects below a name of its own, races for them, and removes them.  `status` says what a
     node warns of, and `peers` how its links and clocks are.
 
     Exit code 1: there is a problem.
     """
     found = list(_examine(config, url))
+    if store:
+        from sparktxlog.cli.doctor.store_checks import check_stores
+
+        found += check_stores(store, os.environ)
     problems = sum(finding.grade is Grade.PROBLEM for finding in found)
     warnings = sum(finding.grade is Grade.WARNING for finding in found)
     if as_json:

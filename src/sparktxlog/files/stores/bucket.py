@@ -65,7 +65,7 @@ _REMOVED_AT_ONCE = 1000
 #: How long a file with credentials is believed: it may be written anew before they expire.
 _CREDENTIALS_S = 300
 #: An answer that stands still, or takes very long in all, is asked for again.
-_CLIENT = {"timeout": "1h", "read_timeout": "120s", "connect_timeout": "5s"}
+_CLIENT: dict[str, Any] = {"timeout": "1h", "read_timeout": "120s", "connect_timeout": "5s"}
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_REPEATS = 20
 
@@ -460,7 +460,7 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
     }
     common: dict[str, Any] = {
         "prefix": place.prefix or None,
-        "client_options": {**_CLIENT, "allow_http": settings.allow_http},
+        "client_options": _CLIENT | {"allow_http": settings.allow_http},
         "retry_config": retry,
     }
     given = settings.read_credentials(place.provider)
@@ -469,10 +469,11 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
         s3: S3Config = {
             # By an upload in parts, SeaweedFS lets several be first.
             "copy_if_not_exists": "header: if-none-match: *",
-            "virtual_hosted_style_request": not settings.path_style,
         }
         if settings.endpoint:
             s3["endpoint"] = settings.endpoint
+        if settings.path_style is not None:
+            s3["virtual_hosted_style_request"] = not settings.path_style
         if settings.region:
             s3["region"] = settings.region
         if given:  # they may be written anew before they expire

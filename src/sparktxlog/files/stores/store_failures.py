@@ -97,6 +97,12 @@ _KNOWN = (
         "Raise the bucket's quota, or remove what is not needed; then try again.",
     ),
     _known(
+        r"BadScheme",
+        StoreForbiddenError,
+        "has an endpoint that is not encrypted",
+        "Name one with https://, or allow http for a network that nobody else reads.",
+    ),
+    _known(
         r"NotPartial",
         StorageError,
         "sends whole objects where a part was asked for",

@@ -74,8 +74,8 @@ class StoreSettings:
     #: URL of a server that speaks the provider's protocol; empty = the provider's own.
     endpoint: str = ""
     region: str = ""
-    #: Whether S3's bucket is in the path of a request, not in its host.
-    path_style: bool = True
+    #: Whether S3's bucket is in the path of a request, not in its host; None = as the environment.
+    path_style: bool | None = None
     #: Whether the endpoint may be `http://`, over which bytes travel unencrypted.
     allow_http: bool = False
     #: Lines `NAME=VALUE` with variables of the provider; None = environment, or the machine's role.

@@ -66,6 +66,8 @@ def _broken(kind: str) -> str:
             "Give the node credentials",
         ),
         (_answer("400 Bad Request", "EntityTooLarge"), StorageError, "400 EntityTooLarge", ""),
+        ("HTTP error: builder error BadScheme", StoreForbiddenError, "GenericError", "allow http"),
+        ("Generic S3 error: NotPartial", StorageError, "GenericError", "Range"),
         ("something else SECRET", StorageError, "GenericError", ""),
     ],
 )
