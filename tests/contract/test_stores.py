@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -364,6 +365,20 @@ def _without_secrets(error: TxLogError, *secrets: str) -> None:
     shown = f"{error} {error!r} {error.to_problem()} {error.__cause__!r}"
     assert not any(secret in shown for secret in secrets)
     assert error.__suppress_context__
+
+
+def test_marks_of_directories_are_no_objects(moto: StoreServer, prefix: str) -> None:
+    """Spark puts them; moto takes them unsigned."""
+    store = moto.store(prefix)
+    store.create("t/_delta_log/0.json", b"x")
+    store.create("t/empty", b"")
+    for directory in ("t", "t/_delta_log", "t/without-files"):
+        url = f"{moto.endpoint}/lake/{prefix}/{directory}/"
+        with urllib.request.urlopen(urllib.request.Request(url, b"", method="PUT"), timeout=10):
+            pass
+    assert {found.key for found in store.list()} == {"t/_delta_log/0.json", "t/empty"}
+    assert {found.key for found in store.list("t/_delta_log")} == {"t/_delta_log/0.json"}
+    assert store.find("t/_delta_log") is None
 
 
 def test_a_missing_bucket_is_named(moto: StoreServer, prefix: str) -> None:

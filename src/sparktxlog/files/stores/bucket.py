@@ -376,17 +376,27 @@ class BucketStore:
                 for page in obstore.list(self._client, prefix or None, chunk_size=_LISTED_AT_ONCE):
                     goes_on(url)
                     self.counts.add(RequestKind.LIST)
+                    self._exists = True
                     for found in page:
-                        if found["path"] not in said:
-                            said.add(found["path"])
+                        key = found["path"]
+                        if key not in said:
+                            said.add(key)
                             attempts = _ATTEMPTS
-                            yield _found(found["path"], found)
+                            if found["size"] or not self._marks_directory(key):
+                                yield _found(key, found)
                 self._exists = True
                 return
             except (BaseError, FileNotFoundError) as error:
                 attempts -= 1
                 if not attempts or not is_cut(error):
                     raise failure_of(error, url, "list it") from None
+
+    def _marks_directory(self, key: str) -> bool:
+        """Return whether an empty object is Hadoop's mark of a directory, with `/` after its key.
+
+        The library leaves that out.
+        """
+        return self.find(key) is None
 
     def remove(self, keys: Iterable[str]) -> None:
         """As `Store.remove`."""
