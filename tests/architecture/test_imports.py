@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "attic", "codec", "delta", "files.arrivals", "files.stores", "protocol.messages.recovery",
     }
     | _EPOCHS,
-    "transport": {"codec", "config", "supervision"} | _EPOCHS,
+    "transport": {"codec", "config", "http.node_connection", "supervision"} | _EPOCHS,
     "runtime": {
         "attic", "config", "protocol", "catchup", "codec", "delta", "health", "storage",
         "files", "supervision", "tracing", "transport",
@@ -230,6 +230,17 @@ def test_only_the_attic_has_places_for_what_is_set_aside() -> None:
     text = 'kept = lake / "_sparktxlog" / "dropped"'
     invented = Module(path=PACKAGE / "worker" / "x.py", name="sparktxlog.worker.x", text=text)
     assert _sets_aside(invented) == ["sparktxlog.worker.x:1"]
+
+
+def test_one_module_has_connections_for_threads() -> None:
+    """Others send requests through it, so deadlines, retries and errors are the same for all."""
+    found = {
+        module.name
+        for module in package_modules()
+        for item in imports_of(module)
+        if item.target.startswith(("http.client", "urllib.request", "urllib3", "requests", "httpx"))
+    }
+    assert found == {"sparktxlog.http.node_connection"}
 
 
 def test_production_never_imports_tests() -> None:

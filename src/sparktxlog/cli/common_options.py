@@ -16,7 +16,7 @@ from sparktxlog.api.jobs.job_options import ExitCode as ExitCode
 from sparktxlog.api.jobs.job_options import exit_code_of as exit_code_of
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.printing import print_json
-from sparktxlog.errors import TransportError, TxLogError
+from sparktxlog.errors import TransportError, TxLogError, UnreachableError
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
@@ -125,13 +125,10 @@ class NodeApi(Http):
         answer = self.request(method, path, body=body, token=self._admin_token)
         return self._decoded(answer or b"null")
 
-    def _failed(
-        self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
-    ) -> TransportError:
-        found = super()._failed(method, path, error, timeout_s, sent=sent)
-        if not sent:
-            found.hint = "Start it with `sparktxlog serve`, or name another node with --url."
-        return found
+    def _failed(self, method: str, path: str, error: TransportError) -> TransportError:
+        if isinstance(error, UnreachableError):
+            error.hint = "Start it with `sparktxlog serve`, or name another node with --url."
+        return error
 
 
 @contextmanager

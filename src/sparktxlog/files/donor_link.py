@@ -1,8 +1,7 @@
 """One kept-alive connection to a donor, with the lease's token: chunks, digests, the lease.
 
-It uses blocking sockets in a thread, no event loop.  Bytes go from the socket into the caller's
-buffer; a compressed chunk needs one more buffer.  So a donor cannot make this side hold more than
-two chunks.
+Bytes go from the socket into the caller's buffer; a compressed chunk needs one more buffer.  So a
+donor cannot make this side hold more than two chunks.
 
 A donor that is silent for `silence_s` is given up even if its socket is open.  To notice one that
 is too slow, another thread must check `overdue`.
@@ -11,10 +10,7 @@ is too slow, another thread must check `overdue`.
 from __future__ import annotations
 
 import hashlib
-import http.client
-import io
 import logging
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -31,15 +27,13 @@ from sparktxlog.errors import (
     DonorYieldsError,
     FileChangedError,
     LeaseGoneError,
-    PeerTimeoutError,
     TransportError,
     TxLogError,
     UnauthorizedError,
-    UnreachableError,
 )
 from sparktxlog.files.tasks import DIGEST_CHARS, FileKey, FileTask, chunk_count, split_digests
-from sparktxlog.http.authorities import certificate_error
-from sparktxlog.http.link import connection_to, node_address
+from sparktxlog.http.link import node_address
+from sparktxlog.http.node_connection import NodeConnection, Reply
 from sparktxlog.model.copying import CHUNK_DIGEST_HEADER, Lease
 from sparktxlog.supervision import foreseen
 
@@ -59,15 +53,13 @@ _DIGEST_BYTES = 256 << 20
 _MAX_REPLY_BYTES = 1 << 20
 #: zstd's window grows with the chunk; no donor makes a chunk that needs more.
 _MAX_WINDOW_BYTES = 1 << 28
-#: Errors of a connection that a server closed because it was idle; a new one may work.
-_STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 
 
 class _Digests(msgspec.Struct):
     digests: list[str]
 
 
-class DonorLink:
+class DonorLink(NodeConnection):
     """A connection to a donor under one lease.  Used by one thread; `abort` and `overdue` by any.
 
     Args:
@@ -76,16 +68,14 @@ class DonorLink:
     """
 
     def __init__(self, lease: Lease, *, silence_s: float = SILENCE_S) -> None:
+        late = f"sends less than {SLOWEST_BYTES_PER_S:,} bytes/s"
+        super().__init__(node_address(lease.url), late=late, node_id=lease.node_id)
         self._lease = lease
-        self._silence_s = silence_s
+        self._patience_s = silence_s
         self._base = f"/replica/v1/leases/{quote(lease.lease_id, safe='')}"
         self._headers = {"Authorization": f"Bearer {lease.token}", "Accept-Encoding": "zstd"}
-        self._connection = connection_to(node_address(lease.url), silence_s)
         self._packed: memoryview | None = None
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-        #: Monotonic seconds at which the request under way is overdue, None if there is none.
-        self._deadline: float | None = None
-        self._gave_up = False
 
     # -- chunks ------------------------------------------------------------------------------------
 
@@ -124,17 +114,17 @@ class DonorLink:
 
     def _fetch_once(self, target: str, into: memoryview) -> tuple[int, str]:
         """Return bytes received, and what is wrong with them, empty if nothing is."""
-        response = self._ask(target, self._silence_s + len(into) / SLOWEST_BYTES_PER_S)
-        coding = response.headers.get("Content-Encoding", "")
-        size = -1 if response.length is None else response.length
-        expected = response.headers.get(CHUNK_DIGEST_HEADER, "")
+        reply = self._chunk(target, self._patience_s + len(into) / SLOWEST_BYTES_PER_S)
+        coding = reply.headers.get("Content-Encoding", "")
+        size = -1 if reply.size is None else reply.size
+        expected = reply.headers.get(CHUNK_DIGEST_HEADER, "")
         compressed = coding == "zstd"
         if coding and not compressed:
             raise self._refused(f"sent a chunk as {coding[:20]!r}, expected 'zstd' or none")
         if not 0 <= size <= len(into):
             raise self._refused(f"sent {size:,} bytes for a chunk of {len(into):,}")
         body = self._buffer(size) if compressed else into[:size]
-        self._receive(response, body)
+        reply.fill(body)
         if compressed:
             try:
                 size_plain = _inflate(self._decompressor, body, into)
@@ -149,14 +139,14 @@ class DonorLink:
             return size, f"SHA-256 is {digest}, the donor says {expected[:64]!r}"
         return size, ""
 
-    def _ask(self, target: str, patience_s: float) -> http.client.HTTPResponse:
+    def _chunk(self, target: str, total_s: float) -> Reply:
         """Ask for a chunk until the donor serves it: its own transactions go first."""
         until = time.monotonic() + YIELDING_S
         while True:
             try:
-                return self._request("GET", target, None, patience_s, silence_s=self._silence_s)
+                return self._begin("GET", target, None, self._patience_s, total_s)
             except DonorYieldsError:
-                if self._gave_up or time.monotonic() > until:
+                if self.aborted or time.monotonic() > until:
                     raise
 
     def _buffer(self, size: int) -> memoryview:
@@ -177,11 +167,11 @@ class DonorLink:
             keys = [task.key for task in batch]
             size_bytes = sum(task.size_bytes for task in batch)
             # The donor may have to read them.
-            silence_s = self._silence_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
+            silence_s = self._patience_s + size_bytes / SLOWEST_HASH_BYTES_PER_S
             body = msgspec.json.encode({"files": keys})
             chunks = [chunk_count(task.size_bytes, self._lease.chunk_bytes) for task in batch]
             most = _MAX_REPLY_BYTES + DIGEST_CHARS * sum(chunks)
-            data = self._exchange("POST", f"{self._base}/digests", body, silence_s, most)
+            data = self._begin("POST", f"{self._base}/digests", body, silence_s).read(most)
             try:
                 theirs = msgspec.json.decode(data, type=_Digests).digests
             except msgspec.MsgspecError as error:
@@ -194,151 +184,40 @@ class DonorLink:
 
     def renew(self) -> None:
         """Keep the lease for another `lease_s`.  Errors as `fetch`."""
-        self._exchange("POST", f"{self._base}/renew", b"", self._silence_s)
+        self._begin("POST", f"{self._base}/renew", b"", self._patience_s).read(_MAX_REPLY_BYTES)
 
     def release(self) -> None:
         """Release the lease; the donor removes its pins.  Errors as `fetch`."""
-        self._exchange("DELETE", self._base, None, self._silence_s)
+        self._begin("DELETE", self._base, None, self._patience_s).read(_MAX_REPLY_BYTES)
 
-    # -- the connection ----------------------------------------------------------------------------
-
-    def overdue(self, now_s: float) -> bool:
-        """Return whether the request under way takes longer than a useful donor needs."""
-        deadline = self._deadline
-        return deadline is not None and now_s > deadline
-
-    def abort(self) -> None:
-        """Abort the request under way, from another thread: it fails at once."""
-        self._gave_up = True
-        sock = self._connection.sock
-        if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # already closed
-
-    def close(self) -> None:
-        """Close the connection; the next request opens another."""
-        self._connection.close()
-
-    def _exchange(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None,
-        silence_s: float,
-        most: int = _MAX_REPLY_BYTES,
-    ) -> bytearray:
-        response = self._request(method, target, body, silence_s, silence_s=silence_s)
-        size = -1 if response.length is None else response.length
-        if not 0 <= size <= most:
-            raise self._refused(f"answered {size:,} bytes to {method} {target}")
-        data = bytearray(size)
-        self._receive(response, memoryview(data))
-        return data
-
-    def _request(
-        self,
-        method: str,
-        target: str,
-        body: bytes | None,
-        patience_s: float,
-        *,
-        silence_s: float,
-    ) -> http.client.HTTPResponse:
-        """Send a request and return its answer, of status 200 or 204, with the body unread.
-
-        Args:
-            patience_s: Longest time of request and answer together.
-            silence_s: Longest silence in between.
-        """
-        self._deadline = time.monotonic() + patience_s
-        reused = self._connection.sock is not None
-        try:
-            try:
-                response = self._send(method, target, body, silence_s)
-            except _STALE:
-                if not reused or self._gave_up:
-                    raise
-                self._connection.close()
-                response = self._send(method, target, body, silence_s)
-            if response.status not in (200, 204):
-                raise self._refusal(response, method, target)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._broken(error) from error
-        except TxLogError:
-            self._finish()
-            raise
-        return response
-
-    def _send(
-        self, method: str, target: str, body: bytes | None, silence_s: float
-    ) -> http.client.HTTPResponse:
-        connection = self._connection
-        connection.timeout = silence_s
-        if connection.sock is not None:
-            connection.sock.settimeout(silence_s)
-        else:
-            try:
-                connection.connect()
-            except OSError as error:
-                if refused := certificate_error(self._lease.url, error):
-                    raise refused from error
-                raise UnreachableError(
-                    f"no connection to {self._lease.url}: {error}", node_id=self._lease.node_id
-                ) from error
-        connection.request(method, target, body=body, headers=self._headers)
-        return connection.getresponse()
-
-    def _receive(self, response: http.client.HTTPResponse, into: memoryview) -> None:
-        done = 0
-        try:
-            while done < len(into):
-                count = response.readinto(into[done:])
-                if not count:
-                    raise http.client.IncompleteRead(b"", len(into) - done)
-                done += count
-            if not response.isclosed():
-                response.readinto(memoryview(bytearray(1)))
-        except (OSError, ValueError, http.client.HTTPException, io.UnsupportedOperation) as error:
-            raise self._broken(error) from error
-        self._deadline = None
-
-    def _finish(self) -> None:
-        self._deadline = None
-        self._connection.close()
-
-    def _broken(self, error: Exception) -> TransportError:
-        overdue = self.overdue(time.monotonic())
-        self._finish()
-        url, node = self._lease.url, self._lease.node_id
-        if isinstance(error, TimeoutError):
-            return PeerTimeoutError(f"{url} was silent for {self._silence_s:g} s", node_id=node)
-        if overdue:
-            return PeerTimeoutError(
-                f"{url} sends less than {SLOWEST_BYTES_PER_S:,} bytes/s", node_id=node
-            )
-        return TransportError(f"fetching from {url} broke off: {error!r}", node_id=node)
+    def _begin(
+        self, method: str, target: str, body: bytes | None, silence_s: float, total_s: float = 0.0
+    ) -> Reply:
+        """Send a request and return its answer, of status 200 or 204, with the body unread."""
+        limits = {"silence_s": silence_s, "total_s": max(silence_s, total_s)}
+        reply = self.request(method, target, self._headers, body, **limits)
+        if reply.status not in (200, 204):
+            with closing(self):
+                raise self._refusal(reply, method, target)
+        return reply
 
     def _refused(self, what: str) -> TransportError:
         # The rest of the body would be read as the next answer.
-        self._finish()
+        self.close()
         return TransportError(f"{self._lease.url} {what}", node_id=self._lease.node_id)
 
-    def _refusal(self, response: http.client.HTTPResponse, method: str, target: str) -> TxLogError:
-        found = error_of(response.read(_MAX_REPLY_BYTES), response.status, self._lease.url)
-        what = (
-            f"{self._lease.url} answered {response.status} to {method} {target[:300]}: "
-            f"{found.message}"
-        )
-        fields: dict[str, Any] = {"node_id": self._lease.node_id, "status": response.status}
-        if response.status in (401, 403):
+    def _refusal(self, reply: Reply, method: str, target: str) -> TxLogError:
+        url, status = self._lease.url, reply.status
+        found = error_of(reply.read(_MAX_REPLY_BYTES), status, url)
+        what = f"{url} answered {status} to {method} {target[:300]}: {found.message}"
+        fields: dict[str, Any] = {"node_id": self._lease.node_id, "status": status}
+        if status in (401, 403):
             return UnauthorizedError(what, hint="Ask the own node for a new ticket.", **fields)
-        if response.status == 404 or isinstance(found, FileChangedError):
+        if status == 404 or isinstance(found, FileChangedError):
             return FileChangedError(what, hint="Ask the own node for a new ticket.", **fields)
         if isinstance(found, DonorYieldsError):
             return DonorYieldsError(what, **fields)
-        if response.status == 410:
+        if status == 410:
             return LeaseGoneError(what, hint="Ask the own node for a new ticket.", **fields)
         return TransportError(what, **fields)
 

@@ -1,20 +1,17 @@
 """HTTP client of one node, for all callers outside the cluster: kept connections, typed errors.
 
-The standard library's `http.client` is enough: a request is a head and a body of bytes, the answer
-is one JSON document, and threads share the kept connections.  A problem document is raised as the
-error class that it names.
+A request is a head and a body of bytes, the answer is one JSON document, and threads share the kept
+connections.  A problem document is raised as the error class that it names.
 
 Every request may be repeated safely: reads change nothing, submits carry their transaction ids, and
-reports are idempotent.  So a kept connection that was closed meanwhile is replaced.
+reports are idempotent.  So a kept connection that was closed meanwhile may be replaced.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -25,15 +22,14 @@ import msgspec
 
 from sparktxlog.codec.problems import error_of
 from sparktxlog.errors import (
+    CertificateError,
     InvalidRequestError,
     NotAppliedError,
-    PeerTimeoutError,
     PositionNotReachedError,
     TransportError,
     TxLogError,
-    UnreachableError,
 )
-from sparktxlog.http.authorities import authorities, certificate_error
+from sparktxlog.http.node_connection import NodeConnection
 from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
 from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.transactions.receipt import Receipt
@@ -43,7 +39,8 @@ from sparktxlog.tracing import current_trace
 LEAST_S = 1.0
 #: Seconds of a call, at most a quarter of it, that remain for the answer of a node that waits.
 _ANSWER_S = 0.5
-_CONNECT_TIMEOUT_S = 10.0
+_OPEN_S = 10.0
+_MOST_IDLE = 16
 _MAX_ANSWER_BYTES = 256 << 20
 _RUN_TYPE = "application/vnd.sparktxlog.run"
 
@@ -101,21 +98,6 @@ def node_address(url: str) -> SplitResult:
     return parts
 
 
-def connection_to(
-    address: SplitResult, timeout_s: float, ca_file: str | None = None
-) -> http.client.HTTPConnection:
-    """Return a connection to a node, not opened yet; `timeout_s` limits each of its steps.
-
-    Raises:
-        ConfigError: The URL is of https, and the authority's file cannot be used (definite).
-    """
-    host = address.hostname or ""
-    if address.scheme == "https":
-        known = authorities(ca_file)
-        return http.client.HTTPSConnection(host, address.port, timeout=timeout_s, context=known)
-    return http.client.HTTPConnection(host, address.port, timeout=timeout_s)
-
-
 class Http:
     """Kept connections to one node; safe to share between threads.
 
@@ -124,7 +106,6 @@ class Http:
         token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`, or what the node of
             this machine and user noted.
         timeout_s: Seconds to wait for an answer, unless a call says otherwise.
-        kept: Most idle connections to keep.
         ca_file: Authority of the node's certificate, for https; default: see `http.authorities`.
     """
 
@@ -134,18 +115,17 @@ class Http:
         *,
         token: str | None = None,
         timeout_s: float = 30.0,
-        kept: int = 16,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._address = node_address(url)
-        self._prefix = self._address.path.rstrip("/")
         self.url = url.rstrip("/")
+        self._address = node_address(self.url)
+        self._prefix = self._address.path
         self.timeout_s = timeout_s
         #: Token of every request that does not name another one.
         self.token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
         #: Absolute: processes of Spark may have other working directories.
         self.ca_file = None if ca_file is None else str(Path(ca_file).absolute())
-        self._idle: deque[http.client.HTTPConnection] = deque(maxlen=kept)
+        self._idle: list[NodeConnection] = []
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -223,74 +203,31 @@ class Http:
         if shown := token or self.token:
             headers["authorization"] = f"Bearer {shown}"
         headers |= current_trace()
-        timeout = self.timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + timeout
-        lost: Exception | None = None
-        while True:
-            try:
-                connection, kept = self._connection(deadline)
-            except OSError as error:
-                if (refused := certificate_error(self.url, error)) and not lost:
-                    raise refused from error
-                # Sent on a kept connection: the node may have executed it before it failed.
-                raise self._failed(method, path, lost or error, timeout, sent=bool(lost)) from error
-            try:
-                response = _exchange(connection, deadline, method, target, body, headers)
-                if (response.length or 0) > _MAX_ANSWER_BYTES:
-                    raise http.client.HTTPException("the answer is too long")
-                _arm(connection, deadline)
-                answer = response.read()
-            except (http.client.HTTPException, OSError) as error:
-                connection.close()
-                if kept and isinstance(error, (http.client.RemoteDisconnected, ConnectionError)):
-                    lost = error
-                    continue
-                raise self._failed(method, path, error, timeout, sent=True) from error
-            except BaseException:
-                connection.close()
-                raise
-            if response.will_close:
-                connection.close()
-            else:
-                self._keep(connection)
-            if response.status >= 400:
-                raise self._refused(path, response.status, answer)
-            return answer
-
-    def _connection(self, deadline: float) -> tuple[http.client.HTTPConnection, bool]:
-        """Return a connection, and whether it was used before; OSError if there is none."""
         with self._lock:
-            if self._idle:
-                return self._idle.pop(), True
-        timeout_s = max(0.001, min(_CONNECT_TIMEOUT_S, deadline - time.monotonic()))
-        connection = connection_to(self._address, timeout_s, self.ca_file)
+            kept = self._idle.pop() if self._idle else None
+        connection = kept or NodeConnection(self._address, ca_file=self.ca_file, connect_s=_OPEN_S)
+        total_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            connection.connect()
-        except OSError:
-            connection.close()
+            reply = connection.request(method, target, headers, body, total_s=total_s)
+            answer = reply.read(_MAX_ANSWER_BYTES)
+        except CertificateError:
             raise
-        return connection, False
+        except TransportError as error:
+            raise self._failed(method, path, error) from error.__cause__
+        with self._lock:
+            if connection.is_open and len(self._idle) < _MOST_IDLE:
+                self._idle.append(connection)
+            else:
+                connection.close()
+        if reply.status >= 400:
+            raise self._refused(path, reply.status, answer)
+        return answer
 
     # -- errors; subclasses word them for their users --------------------------------------
 
-    def _failed(
-        self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
-    ) -> TransportError:
-        """Return the error of a request without an answer; `sent`: the node may have got it."""
-        if not sent:
-            return UnreachableError(
-                f"no node answers at {self.url}: {error}",
-                hint="Start it with `sparktxlog serve`, or check the URL.",
-                url=self.url,
-            )
-        if isinstance(error, TimeoutError):
-            return PeerTimeoutError(
-                f"{self.url} did not answer within {timeout_s:g} s",
-                hint="See its log.",
-                url=self.url,
-            )
-        text = str(error) or type(error).__name__
-        return TransportError(f"the connection to {self.url} broke: {text}", url=self.url)
+    def _failed(self, method: str, path: str, error: TransportError) -> TransportError:
+        """Return the error of a request without an answer; `UnreachableError`: it was not sent."""
+        return error
 
     def _refused(self, path: str, status: int, answer: bytes) -> TxLogError:
         """Return the error that an unsuccessful answer means."""
@@ -303,13 +240,6 @@ class Http:
             hint="Check the URL.",
             url=self.url,
         )
-
-    def _keep(self, connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            if len(self._idle) < (self._idle.maxlen or 0):
-                self._idle.append(connection)
-                return
-        connection.close()
 
     # -- submits --------------------------------------------------------------------------------
 
@@ -366,41 +296,3 @@ def node_patience(timeout_s: float) -> float:
     A call of more than `LONGEST_WAIT_S` takes several requests.
     """
     return min(LONGEST_WAIT_S, timeout_s - min(_ANSWER_S, timeout_s / 4))
-
-
-def _arm(connection: http.client.HTTPConnection, deadline: float) -> None:
-    """Set the timeout of a request's next step to the deadline.
-
-    Raises:
-        TimeoutError: The deadline is over.
-    """
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    connection.timeout = left
-    if connection.sock is not None:
-        connection.sock.settimeout(left)
-
-
-def _exchange(
-    connection: http.client.HTTPConnection,
-    deadline: float,
-    method: str,
-    target: str,
-    body: bytes | memoryview | None,
-    headers: dict[str, str],
-) -> http.client.HTTPResponse:
-    """Send a request; return the head of the answer, even if it came before the body's end.
-
-    A node that refuses a long body may answer and close while it is still being sent.
-    """
-    _arm(connection, deadline)
-    try:
-        connection.request(method, target, body, headers)
-        _arm(connection, deadline)
-    except ConnectionError as error:
-        try:
-            return connection.getresponse()
-        except (http.client.HTTPException, OSError):
-            raise error from None
-    return connection.getresponse()

@@ -7,25 +7,27 @@ kernel or a relay took do not prove that the peer is alive.
 
 from __future__ import annotations
 
-import http.client
+import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from sparktxlog.errors import (
+    CertificateError,
     PeerTimeoutError,
     RemoteProtocolError,
     TransportError,
     UnauthorizedError,
     UnreachableError,
 )
+from sparktxlog.http.node_connection import NodeConnection
 from sparktxlog.transport import signing
 from sparktxlog.transport.kept_connections import KeptConnections, Patience
-from sparktxlog.transport.node_certificate import blocking_connection, certificate_error
+from sparktxlog.transport.node_certificate import certificate_error
 from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessionError
 
 #: Bytes of a file that are read at once.
@@ -136,7 +138,7 @@ def stream_file(
     headers: Mapping[str, str],
     offset: int,
     timeout_s: float,
-    tls: Mapping[str, Any] = MappingProxyType({}),
+    tls: Mapping[str, Any] | None = None,
 ) -> Iterator[bytes]:
     """Yield the bytes of a peer's file from `offset` on, by a blocking socket, in a thread.
 
@@ -146,30 +148,21 @@ def stream_file(
         headers: Signature headers.
         offset: Bytes that are already here.
         timeout_s: Longest silence of the socket.
-        tls: See `blocking_connection`.
+        tls: What `NodeCertificate.arguments` returned, empty = nothing but the URL counts.
 
     Raises:
         TransportError: The transfer broke; yielded bytes may be kept, to resume there.
         StaleSessionError: The peer must be greeted first.
     """
-    connection = blocking_connection(url, timeout_s, tls)
-    try:
-        sent = dict(headers)
-        if offset:
-            sent["Range"] = f"bytes={offset}-"
-        connection.request("GET", target, headers=sent)
-        response = connection.getresponse()
-        check_file_status(response.status, url, target, offset)
-        while block := response.read(_BLOCK_BYTES):
-            yield block
-        if response.length:  # `read` takes a connection that ends for the end of the file
-            raise http.client.IncompleteRead(b"", response.length)
-    except TimeoutError as error:
-        raise PeerTimeoutError(f"{url} was silent for {timeout_s:g} s") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise TransportError(f"fetching a file from {url} broke off: {error!r}") from error
-    finally:
-        connection.close()
+    with closing(NodeConnection(urlsplit(url), tls=tls)) as connection:
+        sent = {**headers, "Range": f"bytes={offset}-"} if offset else headers
+        try:
+            reply = connection.request("GET", target, sent, total_s=math.inf, silence_s=timeout_s)
+        except (CertificateError, UnreachableError) as error:
+            kind = PeerTimeoutError if isinstance(error.__cause__, TimeoutError) else TransportError
+            raise kind(f"fetching a file broke off: {error.message}") from error
+        check_file_status(reply.status, url, target, offset)
+        yield from reply.blocks(_BLOCK_BYTES)
 
 
 def check_file_status(status: int, url: str, target: str, offset: int) -> None:

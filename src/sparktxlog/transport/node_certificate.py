@@ -10,12 +10,10 @@ those that are open stay.  If they cannot be used, the former ones stay too, and
 from __future__ import annotations
 
 import asyncio
-import http.client
 import ssl
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -119,35 +117,6 @@ class NodeCertificate:
                 peer=node_id,
             )
         return {}
-
-
-class _NamedConnection(http.client.HTTPSConnection):
-    """A connection that expects the certificate of a node, whatever its host is called."""
-
-    def __init__(self, address: str, port: int | None, *, timeout: float, tls: Any) -> None:
-        super().__init__(address, port, timeout=timeout, context=tls["ssl"])
-        self._tls = tls
-
-    def connect(self) -> None:
-        """Connect."""
-        http.client.HTTPConnection.connect(self)
-        context: ssl.SSLContext = self._tls["ssl"]
-        self.sock = context.wrap_socket(self.sock, server_hostname=self._tls["server_hostname"])
-
-
-def blocking_connection(url: str, timeout_s: float, tls: Any) -> http.client.HTTPConnection:
-    """Return a connection to a peer for a thread, not opened yet.
-
-    Args:
-        url: The peer's URL, without path.
-        timeout_s: Longest silence of the socket.
-        tls: What `NodeCertificate.arguments` returned, empty = nothing but the URL counts.
-    """
-    parts = urlsplit(url)
-    if tls:
-        return _NamedConnection(parts.hostname or "", parts.port, timeout=timeout_s, tls=tls)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname or "", parts.port, timeout=timeout_s)
 
 
 def certificate_error(

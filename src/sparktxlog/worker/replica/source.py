@@ -298,12 +298,12 @@ class HttpLogSource(Http):
 
     # -- errors ----------------------------------------------------------------------------------
 
-    def _failed(
-        self, method: str, path: str, error: Exception, timeout_s: float, *, sent: bool
-    ) -> TransportError:
+    def _failed(self, method: str, path: str, error: TransportError) -> TransportError:
         # One fact has one code: nothing was sent, or the link broke.
-        return (TransportError if sent else UnreachableError)(
-            f"node {self.url} did not answer {method} {path}: {str(error) or type(error).__name__}",
+        kind = UnreachableError if isinstance(error, UnreachableError) else TransportError
+        why = error.__cause__
+        return kind(
+            f"node {self.url} did not answer {method} {path}: {str(why) or type(why).__name__}",
             hint="Is the node running there?  The call may be repeated.",
             url=self.url,
         )

@@ -1,0 +1,257 @@
+"""One kept connection to a node, for a thread: requests, answers, deadlines, typed errors.
+
+All threads that ask a node do it here: clients (`http.link`), copies (`files.donor_link`), and what
+fetches files of peers (`transport.exchange`).  The standard library's `http.client` is enough for
+that.  Only the event loop has connections of its own (`transport.kept_connections`).
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from http.client import HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from typing import Any
+from urllib.parse import SplitResult
+
+from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
+from sparktxlog.http.authorities import authorities, certificate_error
+
+
+class NodeConnection:
+    """A kept connection.  Used by one thread at a time; `abort` and `overdue` by any.
+
+    A kept connection that the node closed meanwhile is replaced, so a request may be sent twice.
+    After an error the connection is closed; the next request opens another.
+
+    Args:
+        address: The node's URL; its path does not count.
+        ca_file: Authority of the node's certificate, for https; default: see `http.authorities`.
+        tls: Context (`ssl`) and name in the certificate (`server_hostname`), as
+            `NodeCertificate.arguments` returns them; empty = `ca_file` and the URL's host.
+        connect_s: Most seconds to open it.
+        late: What the error says of a request that takes longer than its `total_s`.
+        fields: Further fields of errors.
+    """
+
+    def __init__(
+        self,
+        address: SplitResult,
+        *,
+        ca_file: str | None = None,
+        tls: Mapping[str, Any] | None = None,
+        connect_s: float = math.inf,
+        late: str = "",
+        **fields: Any,
+    ) -> None:
+        self._address, self._ca_file, self._tls = address, ca_file, tls
+        self._connect_s, self._late, self._url = connect_s, late, address.geturl()
+        self._fields = {"url": self._url, **fields}
+        self._line: HTTPConnection | None = None
+        #: Limits of the request under way; the last one in monotonic seconds, infinite if none is.
+        self._silence_s = self._total_s = self._until = math.inf
+        #: Whether `abort` was called.
+        self.aborted = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next request uses a connection that is open."""
+        return self._line is not None and self._line.sock is not None
+
+    def request(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | memoryview | None = None,
+        *,
+        total_s: float,
+        silence_s: float = math.inf,
+    ) -> Reply:
+        """Send a request and return the head of its answer; read its body before the next one.
+
+        Args:
+            target: Path and query.
+            total_s: Most seconds of request and answer.  Bytes that trickle make one step longer:
+                `overdue` says so to another thread.
+            silence_s: Most seconds without a byte.
+
+        Raises:
+            ConfigError: The authority's file cannot be used (definite).
+            CertificateError: The node's certificate is not accepted (definite).
+            UnreachableError: No connection, so nothing was sent (definite).
+            PeerTimeoutError: No answer in time (not definite).
+            TransportError: The connection broke (not definite).
+        """
+        self._silence_s, self._total_s = silence_s, total_s
+        self._until = time.monotonic() + total_s
+        lost: Exception | None = None
+        try:
+            while True:
+                line, was_kept = self._line, True
+                if line is None or line.sock is None:
+                    line, was_kept = self._open(lost), False
+                try:
+                    return Reply(self, self._send(line, method, target, body, headers))
+                except ConnectionError as error:
+                    if not was_kept or self.aborted:
+                        raise
+                    lost = error
+                    line.close()
+        except (OSError, HTTPException) as error:
+            raise self.failure(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, lost: Exception | None) -> HTTPConnection:
+        """Connect; `lost`: how a kept connection broke, from which the node may have read."""
+        host, port = self._address.hostname or "", self._address.port
+        line = HTTPConnection(host, port)
+        if self._address.scheme == "https":
+            tls = self._tls or {"ssl": authorities(self._ca_file), "server_hostname": host}
+            line = _TlsConnection(host, port, tls)
+        self._line = line
+        left = min(self._until - time.monotonic(), self._silence_s, self._connect_s)
+        line.timeout = max(0.001, left)
+        try:
+            line.connect()
+        except OSError as error:
+            if lost is not None:
+                raise lost from error
+            raise certificate_error(self._url, error) or UnreachableError(
+                f"no node answers at {self._url}: {error}",
+                hint="Start it with `sparktxlog serve`, or check the URL.",
+                **self._fields,
+            ) from error
+        return line
+
+    def _send(self, line: HTTPConnection, *request: Any) -> HTTPResponse:
+        """Return the head of the answer, even if it came before the request's end.
+
+        A node that refuses a long body may answer and close while it is still being sent.
+        """
+        self._arm(line)
+        try:
+            line.request(*request)
+            self._arm(line)
+        except ConnectionError as error:
+            try:
+                return line.getresponse()
+            except (OSError, HTTPException):
+                raise error from None
+        response = line.getresponse()
+        self._arm(line)
+        return response
+
+    def _arm(self, line: HTTPConnection) -> None:
+        """Give the next step the time that is left; system calls for hardly less are spared.
+
+        Raises:
+            TimeoutError: None is left.
+        """
+        left = min(self._until - time.monotonic(), self._silence_s)
+        if left <= 0:
+            raise TimeoutError
+        sock = line.sock  # None: the answer said that the connection ends with it
+        if sock is not None and abs((sock.gettimeout() or 0) - left) > left / 256:
+            sock.settimeout(left)
+
+    def overdue(self, now_s: float) -> bool:
+        """Return whether the request under way takes longer than its `total_s`."""
+        return now_s > self._until
+
+    def abort(self) -> None:
+        """Let the request under way fail at once; from another thread."""
+        self.aborted = True
+        line = self._line
+        if line is not None and (sock := line.sock) is not None:
+            with suppress(OSError):  # already closed
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it; the next request opens another."""
+        self._until = math.inf
+        if self._line is not None:
+            self._line.close()
+
+    def failure(self, error: Exception) -> TransportError:
+        """Close it, and return the error of the request under way."""
+        is_silent, is_late = isinstance(error, TimeoutError), self.overdue(time.monotonic())
+        self.close()
+        found = TransportError(
+            f"the connection to {self._url} broke off: {str(error) or type(error).__name__}",
+            **self._fields,
+        )
+        if is_silent or is_late:
+            text = self._late or f"did not answer within {self._total_s:g} s"
+            if is_silent and self._silence_s < math.inf:
+                text = f"was silent for {self._silence_s:g} s"
+            found = PeerTimeoutError(f"{self._url} {text}", hint="See its log.", **self._fields)
+        found.__cause__ = error
+        return found
+
+
+class _TlsConnection(HTTPConnection):
+    """Expects a certificate of a name, which need not be that of the host."""
+
+    default_port = HTTPS_PORT
+
+    def __init__(self, host: str, port: int | None, tls: Mapping[str, Any]) -> None:
+        super().__init__(host, port)
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect."""
+        super().connect()
+        context: ssl.SSLContext = self._tls["ssl"]
+        self.sock = context.wrap_socket(self.sock, server_hostname=self._tls["server_hostname"])
+
+
+class Reply:
+    """An answer: its head, and its body, which is read once; errors as `NodeConnection.request`."""
+
+    def __init__(self, connection: NodeConnection, response: HTTPResponse) -> None:
+        self._connection, self._response = connection, response
+        self.status, self.headers = response.status, response.headers
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the body that are not read yet; None = the answer does not say."""
+        return self._response.length
+
+    def read(self, most: int) -> bytes:
+        """Return the body; one of more than so many bytes is refused."""
+        response = self._response
+        data: bytes = b"" if (response.length or 0) > most else self._step(response.read, most + 1)
+        if response.length or len(data) > most:
+            why = f"the answer ends early, or has more than {most:,} bytes"
+            raise self._connection.failure(HTTPException(why))
+        return data
+
+    def fill(self, into: memoryview) -> None:
+        """Read the body into a buffer of its `size`."""
+        if self._step(self._response.readinto, into) < len(into):
+            raise self._connection.failure(IncompleteRead(b"", self.size))
+
+    def blocks(self, size: int) -> Iterator[bytes]:
+        """Yield the body in blocks of at most so many bytes."""
+        while block := self._step(self._response.read, size):
+            yield block
+        if self.size:  # `read` takes a connection that ends for the end of the body
+            raise self._connection.failure(IncompleteRead(b"", self.size))
+
+    def _step(self, read: Callable[[Any], Any], given: Any) -> Any:
+        try:
+            found = read(given)
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: closed by `abort`
+            raise self._connection.failure(error) from error
+        except BaseException:
+            self._connection.close()
+            raise
+        if not self._response.length:
+            self._connection._until = math.inf
+        return found

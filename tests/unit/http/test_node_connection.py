@@ -1,0 +1,180 @@
+"""One connection from a thread, against a server that follows a script."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
+from sparktxlog.http.node_connection import NodeConnection, Reply
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
+GOOD = HEAD % 4 + b"body"
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"
+
+#: Answers on one connection, which ends after the last one; None = silence.
+Script = list[bytes | None]
+
+
+class Server:
+    """Answers by a script for each connection, and takes none after the last."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.requests: list[bytes] = []
+        self.was_asked = threading.Event()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(scripts,), daemon=True)
+        self._thread.start()
+
+    def _serve(self, scripts: tuple[Script, ...]) -> None:
+        with self._listener:
+            for number, script in enumerate(scripts, 1):
+                connection, _ = self._listener.accept()
+                if number == len(scripts):
+                    self._listener.close()
+                with connection, suppress(OSError):
+                    for answer in script:
+                        self.requests.append(connection.recv(1 << 16))
+                        self.was_asked.set()
+                        if answer is None:
+                            self._over.wait()
+                        else:
+                            connection.sendall(answer)
+
+    def end(self) -> None:
+        self._over.set()
+        with suppress(OSError):  # wakes `accept`
+            socket.create_connection(("127.0.0.1", urlsplit(self.url).port or 0), 1).close()
+        self._thread.join(10)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def start(*scripts: Script) -> Server:
+        servers.append(Server(*scripts))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.end()
+
+
+Serve = Callable[..., Server]
+
+
+def connect(server: Server) -> NodeConnection:
+    return NodeConnection(urlsplit(server.url), node_id="A")
+
+
+def ask(connection: NodeConnection, *, total_s: float = 10.0, silence_s: float = 10.0) -> Reply:
+    return connection.request("GET", "/x", {"a": "b"}, total_s=total_s, silence_s=silence_s)
+
+
+def test_it_is_kept_and_replaced_once_the_node_closed_it(serve: Serve) -> None:
+    server = serve([GOOD, GOOD], [GOOD])
+    with closing(connect(server)) as connection:
+        assert not connection.is_open
+        for _ in range(3):
+            assert ask(connection).read(4) == b"body"
+        assert len(server.requests) == 3
+        assert not connection.overdue(time.monotonic() + 1e6)
+
+
+def test_what_a_kept_connection_sent_may_have_arrived(serve: Serve) -> None:
+    """So it is no `UnreachableError`, which is definite, although no second one opens."""
+    server = serve([GOOD])
+    with closing(connect(server)) as connection:
+        ask(connection).read(4)
+        server.end()
+        with pytest.raises(TransportError) as caught:
+            ask(connection)
+        assert type(caught.value) is TransportError and not caught.value.definite
+        assert caught.value.fields == {"url": server.url, "node_id": "A"}
+        with pytest.raises(UnreachableError, match="no node answers at") as nobody:
+            ask(connection)
+        assert nobody.value.definite and nobody.value.fields["node_id"] == "A"
+
+
+@pytest.mark.parametrize(
+    ("answer", "most"),
+    [(GOOD, 3), (CHUNKED, 3), (HEAD % 5 + b"body", 9), (HEAD % (1 << 40), 1 << 30)],
+)
+def test_a_body_is_whole_and_bounded(serve: Serve, answer: bytes, most: int) -> None:
+    server = serve([answer], [CHUNKED])
+    with closing(connect(server)) as connection:
+        reply = ask(connection)
+        with pytest.raises(TransportError, match=f"ends early, or has more than {most:,} bytes"):
+            reply.read(most)
+        assert not connection.is_open
+        assert ask(connection).read(4) == b"body"  # the rest is not taken for the next answer
+
+
+def test_a_body_comes_into_a_buffer_or_in_blocks(serve: Serve) -> None:
+    server = serve([GOOD, GOOD, HEAD % 9 + b"body"], [HEAD % 9 + b"body"])
+    into = memoryview(bytearray(4))
+    with closing(connect(server)) as connection:
+        reply = ask(connection)
+        assert reply.size == 4
+        reply.fill(into)
+        assert bytes(into) == b"body"
+        assert list(ask(connection).blocks(3)) == [b"bod", b"y"]
+        with pytest.raises(TransportError, match="broke off"):
+            list(ask(connection).blocks(3))
+        with pytest.raises(TransportError, match="broke off"):
+            ask(connection).fill(memoryview(bytearray(9)))
+
+
+@pytest.mark.parametrize("answer", [None, HEAD % 4])
+@pytest.mark.parametrize(
+    ("total_s", "silence_s", "text"),
+    [(0.1, float("inf"), "did not answer within 0.1 s"), (9.0, 0.1, "was silent for 0.1 s")],
+)
+def test_time_ends_a_request(
+    serve: Serve, answer: bytes | None, total_s: float, silence_s: float, text: str
+) -> None:
+    server = serve([answer, None])
+    with closing(connect(server)) as connection:
+        with pytest.raises(PeerTimeoutError, match=text):
+            ask(connection, total_s=total_s, silence_s=silence_s).read(4)
+        assert not connection.is_open
+
+
+def test_another_thread_aborts_a_request(serve: Serve) -> None:
+    """It is not sent again, although the connection was kept."""
+    server, failed = serve([GOOD, None], [GOOD]), list[TransportError]()
+    with closing(connect(server)) as connection:
+        ask(connection).read(4)
+        server.was_asked.clear()
+
+        def work() -> None:
+            try:
+                ask(connection)
+            except TransportError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert server.was_asked.wait(10)
+        now = time.monotonic()
+        assert connection.overdue(now + 11) and not connection.overdue(now)
+        connection.abort()
+        thread.join(5)
+    assert [type(error) for error in failed] == [TransportError]
+    assert len(server.requests) == 2
+
+
+def test_an_answer_that_comes_before_the_end_of_the_body_counts(serve: Serve) -> None:
+    refusal = b"HTTP/1.1 413 X\r\ncontent-length: 3\r\n\r\nbig"
+    with closing(connect(serve([refusal]))) as connection:
+        reply = connection.request("PUT", "/x", {}, bytes(64 << 20), total_s=20.0)
+        assert reply.status == 413
