@@ -88,7 +88,6 @@ ELSEWHERE = {
     "config/node_config.py": "unit/config/test_sources.py",
     "files/stores/proof.py": "contract/test_stores.py",
     "files/tasks.py": "unit/files/test_selection.py",
-    "http/catalog_link.py": "service/test_adoption.py",
     "model/tables/table.py": "unit/codec/submits/test_validation.py",
     "model/transactions/operation.py": "unit/codec/containers/test_assembly.py",
     "model/values.py": "unit/config/test_sources.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from threading import Event
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -46,10 +47,18 @@ class _Problem(msgspec.Struct):
 class CatalogLink(Http):
     """The catalog of one node; errors are those of the node, in their classes."""
 
+    #: Set when the caller's own link is closed; None: the caller has none.
+    _caller: Event | None = None
+
     @classmethod
     def beside(cls, link: Http) -> CatalogLink:
-        """Return a link to the catalog of the node of another link; **after calling** close it."""
-        return cls(link.url, token=link.token, ca_file=link.ca_file)
+        """Return a link to the catalog of the node of another link; **after calling** close it.
+
+        Its pauses end when the other link is closed.
+        """
+        found = cls(link.url, token=link.token, ca_file=link.ca_file)
+        found._caller = link.closed
+        return found
 
     def stage(self, name: str) -> StagingTableAnswer:
         """Return the place of a table that is to be created.
@@ -83,9 +92,9 @@ class CatalogLink(Http):
             try:
                 answer = self.request("POST", path, body=body, timeout_s=left)
             except TxLogError as error:
-                if error.definite or time.monotonic() + _PAUSE_S > end:
+                over = error.definite or time.monotonic() + _PAUSE_S > end
+                if over or (self._caller or self.closed).wait(_PAUSE_S):
                     raise
-                time.sleep(_PAUSE_S)
                 continue
             found: LoadedTable = self._decoded(answer, LoadedTable)
             return found

@@ -127,9 +127,12 @@ class Http:
         self.ca_file = None if ca_file is None else str(Path(ca_file).absolute())
         self._idle: list[NodeConnection] = []
         self._lock = threading.Lock()
+        #: Set by `close`: ends pauses between attempts.
+        self.closed = threading.Event()
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the idle connections, and end pauses between attempts."""
+        self.closed.set()
         with self._lock:
             while self._idle:
                 self._idle.pop().close()
