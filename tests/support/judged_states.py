@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -191,6 +192,7 @@ def compared(patch: pytest.MonkeyPatch, status: _Status) -> Verified:
 
 # -- alerts ----------------------------------------------------------------------------------------
 
+_rules = cache(alert_rules)
 _TEST = re.compile(
     r"(?:(?:max|sum) by \([\w, ]+\) \()?sparktxlog_(\w+)(?:\{([^}]*)\})?\)? (==|>) ([\d.e]+)"
 )
@@ -209,7 +211,7 @@ def alerts_of(status: _Status) -> list[str]:
     one = {"halted": None} | status | lists | lines | {"commit_tables": tables}
     collected = StatusMetrics(lambda: defaultdict(int, nothing | one)).collect()
     metrics: dict[str, Metric] = {found.name: found for found in collected}
-    return [rule["alert"] for rule in alert_rules() if _fires(rule["expr"], metrics)]
+    return [rule["alert"] for rule in _rules() if _fires(rule["expr"], metrics)]
 
 
 def _fires(expression: str, metrics: dict[str, Metric]) -> bool:
