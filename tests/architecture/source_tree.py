@@ -27,6 +27,16 @@ class Module:
         """The file, parsed when that is first asked for."""
         return ast.parse(self.text, str(self.path))
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree; a dozen tests look through those of the whole package."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
+    def imports(self) -> tuple[Import, ...]:
+        """Every import, wherever it stands."""
+        return tuple(_imports(self.tree, self, at_load=True, typing_only=False))
+
     @property
     def room(self) -> str:
         """First part below the package: `protocol`, `errors`; `__init__` for the package itself."""
@@ -77,15 +87,12 @@ def _read(path: Path) -> Module:
     return Module(path=path, name=".".join(parts), text=path.read_text())
 
 
-def imports_of(module: Module) -> Iterator[Import]:
-    """Yield every import of a module, wherever it stands."""
-    yield from _imports(module.tree, module, at_load=True, typing_only=False)
-
-
 def _imports(
     node: ast.AST, module: Module, *, at_load: bool, typing_only: bool
 ) -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            continue  # an import is a statement
         if isinstance(child, (ast.Import, ast.ImportFrom)):
             for target in _targets(child, module):
                 yield Import(

@@ -13,7 +13,6 @@ from tests.architecture.source_tree import (
     PACKAGE,
     ROOT,
     Module,
-    imports_of,
     modules_of_tests,
     package_modules,
     script_modules,
@@ -130,7 +129,7 @@ def _allowed(module: Module, target: str) -> bool:
 
 def _forbidden(module: Module) -> list[str]:
     found = []
-    for item in imports_of(module):
+    for item in module.imports:
         where = f"{module.path.relative_to(ROOT)}:{item.line}"
         if item.target.split(".")[0] == "sparktxlog":
             if not _allowed(module, item.target):
@@ -181,7 +180,7 @@ def test_imports_make_no_circle() -> None:
     modules = {module.name: module for module in package_modules()}
     graph: dict[str, set[str]] = {name: set() for name in modules if name != "sparktxlog"}
     for name in graph:
-        for item in imports_of(modules[name]):
+        for item in modules[name].imports:
             if item.target in graph and item.target != name:
                 graph[name].add(item.target)
     try:
@@ -198,7 +197,7 @@ def test_integrations_use_what_users_may() -> None:
         f"{module.name}:{item.line} {item.target}"
         for module in script_modules()
         if module.name.startswith("integrations.")
-        for item in imports_of(module)
+        for item in module.imports
         if item.target.startswith("sparktxlog.") and not item.target.startswith(allowed)
     ]
     assert found == []
@@ -211,7 +210,7 @@ def _sets_aside(module: Module) -> list[str]:
     """Return where a module names a directory for what is set aside, as a part of a path."""
     return [
         f"{module.name}:{node.lineno}"
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Div)
         and isinstance(node.right, ast.Constant)
@@ -249,7 +248,7 @@ def test_production_never_imports_tests() -> None:
     found = [
         f"{module.name}:{item.line}"
         for module in (*package_modules(), *scripts)
-        for item in imports_of(module)
+        for item in module.imports
         if item.target.split(".")[0] == "tests"
     ]
     assert found == []
@@ -303,18 +302,18 @@ _WITH_DELTA_RS = {
 
 def _texts_of_logs(module: Module) -> set[str]:
     """Return what a module says of the files of a log, docstrings left out."""
-    told = {node.value for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+    told = {node.value for node in module.nodes if isinstance(node, ast.Expr)}
     return {
         found
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in told
         for found in _OF_LOGS.findall(node.value)
     }
 
 
 def _opens_by_delta_rs(module: Module) -> bool:
-    of_delta_rs = any(item.target == "deltalake" for item in imports_of(module))
-    calls = (node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    of_delta_rs = any(item.target == "deltalake" for item in module.imports)
+    calls = (node.func for node in module.nodes if isinstance(node, ast.Call))
     return of_delta_rs and any(isinstance(f, ast.Name) and f.id == "DeltaTable" for f in calls)
 
 
@@ -354,7 +353,7 @@ _PLACING = {"link", "rename", "replace", "fsync"}
 
 
 def _places_files(module: Module) -> bool:
-    calls = [node.func for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    calls = [node.func for node in module.nodes if isinstance(node, ast.Call)]
     of_os = {
         call.attr
         for call in calls
@@ -428,7 +427,7 @@ def test_the_command_line_loads_spark_and_web_only_when_needed() -> None:
         f"{module.name}:{item.line} {item.target}"
         for module in package_modules()
         if module.name in ("sparktxlog.cli", "sparktxlog.cli.command_line")
-        for item in imports_of(module)
+        for item in module.imports
         if item.at_load
         and not item.typing_only
         and (

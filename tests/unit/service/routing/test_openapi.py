@@ -42,7 +42,7 @@ def _paths_of_callers() -> Iterator[tuple[str, str]]:
     """Yield (module, path) of every path that a caller of nodes spells out."""
     for module in package_modules():
         if module.room not in ("service", "errors"):
-            nodes = list(ast.walk(module.tree))
+            nodes = module.nodes
             parts_of_texts = {
                 id(part)
                 for node in nodes
