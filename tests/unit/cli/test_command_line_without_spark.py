@@ -96,7 +96,10 @@ def main() -> None:
     from sparktxlog.cli import command_line  # noqa: F401 - it adds all commands
     from sparktxlog.cli.common_options import app
 
-    found = [*_leaves(typer.main.get_command(app)), *_GIVEN.items()]
+    commands = typer.main.get_command(app)
+    # Typer would make all commands anew for each call: longer than a call takes.
+    typer.main.get_command = lambda _: commands
+    found = [*_leaves(commands), *_GIVEN.items()]
     print(json.dumps({name: _called(arguments) for name, arguments in found}))
 
 
