@@ -236,7 +236,7 @@ def test_one_module_has_connections_for_threads() -> None:
     found = {
         module.name
         for module in package_modules()
-        for item in imports_of(module)
+        for item in module.imports
         if item.target.startswith(("http.client", "urllib.request", "urllib3", "requests", "httpx"))
     }
     assert found == {"sparktxlog.http.node_connection"}
@@ -388,7 +388,7 @@ def test_only_one_room_places_files_that_travel() -> None:
 
 
 def _reaches_buckets(module: Module) -> bool:
-    return any(item.target.split(".")[0] == "obstore" for item in imports_of(module))
+    return any(item.target.split(".")[0] == "obstore" for item in module.imports)
 
 
 def test_one_module_knows_the_library_of_buckets() -> None:

@@ -97,8 +97,8 @@ def main() -> None:
     from sparktxlog.cli.common_options import app
 
     commands = typer.main.get_command(app)
-    # Typer would make all commands anew for each call: longer than a call takes.
-    typer.main.get_command = lambda _: commands
+    # Typer would make all commands again for each call: longer than a call takes.
+    typer.main.get_command = lambda typer_instance: commands
     found = [*_leaves(commands), *_GIVEN.items()]
     print(json.dumps({name: _called(arguments) for name, arguments in found}))
 

@@ -39,7 +39,7 @@ from sparktxlog.model.tables.commit_table import CommitTable, commit_file_name, 
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.interfaces import OrderedCommit, PutPlaced
 from sparktxlog.supervision import foreseen
 
@@ -86,7 +86,7 @@ class CommitPlacer:
     """Places commits; belongs to the event loop, its file work runs in threads."""
 
     def __init__(
-        self, base: Foundation, executor: Executor, files: FileRepair, places: Places
+        self, base: Foundation, executor: Executor, files: FileRepair, places: SiteTables
     ) -> None:
         self._base = base
         self._executor = executor

@@ -16,8 +16,8 @@ from sparktxlog.model.answers import OperatorWarning
 from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.places import Places
 from sparktxlog.storage.commit_tables.reader_table import ReaderTable, remove_unknown
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.supervision import foreseen
 
 _log = structlog.get_logger("sparktxlog.readers")
@@ -31,7 +31,7 @@ _RETRY_S = 10.0
 class ReaderTables:
     """The reader tables of this site, `<reader-table-dir>/<schema>/<table>`."""
 
-    def __init__(self, base: Foundation, placer: CommitPlacer, places: Places) -> None:
+    def __init__(self, base: Foundation, placer: CommitPlacer, places: SiteTables) -> None:
         self._base = base
         self._placer = placer
         self._places = places

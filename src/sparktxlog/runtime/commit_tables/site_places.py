@@ -6,14 +6,14 @@ from functools import partial
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.runtime.metrics import Metrics
-from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START = {"racers": 4, "races": 1}
 
 
-def places_of(config: NodeConfig, metrics: Metrics | None = None) -> Places:
+def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     """Return the places of a node's commit tables; no file is looked at.
 
     Args:

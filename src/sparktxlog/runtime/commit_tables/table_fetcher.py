@@ -39,7 +39,7 @@ from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_staging import TableStaging
 from sparktxlog.supervision import KeyedTasks, foreseen
 from sparktxlog.transport.peer_link import PeerLink
@@ -92,7 +92,7 @@ class TableFetcher:
         executor: Executor,
         fetcher: RunFetcher,
         records: TableRecords,
-        places: Places,
+        places: SiteTables,
     ) -> None:
         self._base = base
         self._executor = executor

@@ -20,7 +20,7 @@ from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle, Turn
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -37,7 +37,7 @@ class TableGiver:
         self,
         base: Foundation,
         records: TableRecords,
-        places: Places,
+        places: SiteTables,
         placed: Mapping[str, int],
         throttle: CopyThrottle,
     ) -> None:

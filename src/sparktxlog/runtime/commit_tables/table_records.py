@@ -14,7 +14,7 @@ from sparktxlog.model.tables.table_versions import VersionFiles
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.places import Places, TableFile
+from sparktxlog.storage.commit_tables.site_tables import SiteTables, TableFile
 from sparktxlog.storage.durability import storing
 from sparktxlog.storage.foreign_files import digest_of
 from sparktxlog.storage.interfaces import PutVersionFiles
@@ -38,7 +38,7 @@ def count_file(file: TableFile, relative: str) -> StagedFile:
 class TableRecords:
     """Records of versions; belongs to the event loop, its file work runs in threads."""
 
-    def __init__(self, base: Foundation, executor: Executor, places: Places) -> None:
+    def __init__(self, base: Foundation, executor: Executor, places: SiteTables) -> None:
         self._base = base
         self._executor = executor
         self._places = places

@@ -35,7 +35,7 @@ from sparktxlog.runtime.commit_tables import table_records
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_records import TableRecords, count_file
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 
 _log = structlog.get_logger("sparktxlog.recounts")
 
@@ -64,7 +64,7 @@ class TableRecounts:
         base: Foundation,
         records: TableRecords,
         fetcher: TableFetcher,
-        places: Places,
+        places: SiteTables,
         placed: Mapping[str, int],
     ) -> None:
         self._base = base

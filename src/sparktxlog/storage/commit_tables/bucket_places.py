@@ -34,7 +34,7 @@ from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.commit_tables.places import UUID, Places
+from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 from sparktxlog.storage.commit_tables.table_places import FORKED, KEPT_COMMITS
 from sparktxlog.storage.durability import free_name, storing, sync_parents, write_durably
 from sparktxlog.storage.foreign_files import ForeignFile, digest_of, goes_on
@@ -77,7 +77,7 @@ class _TableObject(StoredObject):
         return found
 
 
-class BucketPlaces(Places):
+class BucketPlaces(SiteTables):
     """The commit tables of this site, in a bucket.
 
     Args:

@@ -1,6 +1,6 @@
 """Commit tables in directories: one below a root for each table, named by its UUID.
 
-Nothing is synced when a commit is taken or placed; `places` says why.
+Nothing is synced when a commit is taken or placed; `site_tables` says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparktxlog.errors import CorruptLogError, NotOfferedError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.commit_tables.places import UUID, Places
+from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 from sparktxlog.storage.durability import (
     free_name,
     parents_up_to,
@@ -46,7 +46,7 @@ TRANSACTION_TWINS = ".transactions"
 FORKED = "the node left a history that others do not have"
 
 
-class TablePlaces(Places):
+class TablePlaces(SiteTables):
     """The directories of this site's commit tables.
 
     Args:

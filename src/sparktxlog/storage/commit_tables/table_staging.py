@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparktxlog.attic.attic import Attic
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.commit_tables.places import Places
+from sparktxlog.storage.commit_tables.site_tables import SiteTables
 
 _FETCHED = ".fetched"
 
@@ -29,7 +29,7 @@ class TableStaging:
         root: Where files of peers arrive.
     """
 
-    def __init__(self, root: Path, places: Places) -> None:
+    def __init__(self, root: Path, places: SiteTables) -> None:
         self._root = root
         self._places = places
 

@@ -68,7 +68,7 @@ class TableFile(Protocol):
         """
 
 
-class Places(ABC):
+class SiteTables(ABC):
     """Where the commit tables of a site are; its methods block."""
 
     def __init__(self) -> None:
