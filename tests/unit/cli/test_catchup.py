@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import pytest
+from tests.support.command_line import invoke
 
-from sparktxlog.cli.command_line import run
 from sparktxlog.cli.commands import settings_commands, status_commands
 
 DECISION: dict[str, Any] = {
@@ -80,13 +79,6 @@ def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
         "/v1/settings": {"NetSpeedBitsPerSec": {"value": 5, "origin": "default"}},
     }
     return CannedNode
-
-
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        run()
-    return int(caught.value.code or 0)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 import pytest
+from tests.support.command_line import invoke
 
-from sparktxlog.cli.command_line import run
 from sparktxlog.cli.commands import peer_commands, status_commands
 
 EPOCHS: list[dict[str, Any]] = [
@@ -48,21 +48,18 @@ class CannedNode:
         return {"epoch": 3, "voided": run}
 
 
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+def called(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     CannedNode.asked = []
     for module in (peer_commands, status_commands):
         monkeypatch.setattr(module, "NodeApi", CannedNode)
     given = arguments if arguments[:1] == ("void",) else ("epochs", *arguments)
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", *given])
-    with pytest.raises(SystemExit) as caught:
-        run()
-    return int(caught.value.code or 0)
+    return invoke(monkeypatch, *given)
 
 
 def test_epochs_are_shown_with_what_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(monkeypatch) == 0
+    assert called(monkeypatch) == 0
     assert CannedNode.asked == [("/v1/epochs/history", {"limit": 20})]
     text = " ".join(capsys.readouterr().out.split())
     for wanted in ("2023-11-14", "A, B", "C, D", "1234", "2 (default)", "NORMAL"):
@@ -72,7 +69,7 @@ def test_epochs_are_shown_with_what_changed(
 def test_epochs_as_json_are_the_node_s_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(monkeypatch, "--limit", "3", "--json") == 0
+    assert called(monkeypatch, "--limit", "3", "--json") == 0
     assert CannedNode.asked == [("/v1/epochs/history", {"limit": 3})]
     assert json.loads(capsys.readouterr().out) == EPOCHS
 
@@ -80,8 +77,8 @@ def test_epochs_as_json_are_the_node_s_answer(
 def test_wrong_limits_are_a_wrong_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(monkeypatch, "--limit", "0") == 2
-    assert invoke(monkeypatch, "--help") == 0
+    assert called(monkeypatch, "--limit", "0") == 2
+    assert called(monkeypatch, "--help") == 0
     assert "Example: sparktxlog epochs --limit 5" in capsys.readouterr().out
 
 
@@ -91,12 +88,12 @@ def test_a_run_is_voided_once_somebody_says_yes(
     asked = ("POST /v1/void", {"run": "abababab"})
     for answer in (False, True):
         monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" if answer else "n\n"))
-        assert invoke(monkeypatch, "void", "abababab") == (0 if answer else 1)
+        assert called(monkeypatch, "void", "abababab") == (0 if answer else 1)
         assert CannedNode.asked == ([asked] if answer else [])
     assert "Run abababababababab of A is void in epoch 3: 1,200 transactions" in (
         capsys.readouterr().out
     )
     more = ("void", "abababab", "--without", "C", "--yes", "--json")
-    assert invoke(monkeypatch, *more) == 0
+    assert called(monkeypatch, *more) == 0
     assert CannedNode.asked == [("POST /v1/void", {"run": "abababab", "without": ["C"]})]
     assert json.loads(capsys.readouterr().out)["voided"]["seq"] == 7

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.command_line import invoke
 
-from sparktxlog.cli.command_line import run
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import TransportError, UnauthorizedError, UnreachableError
 from sparktxlog.runtime.leaving_fork import node_quarantine as acting
@@ -47,7 +46,7 @@ def site(tmp_path: Path) -> Path:
     return path
 
 
-def invoke(
+def called(
     monkeypatch: pytest.MonkeyPatch, site: Path, done: GaveWay | Exception, *options: str
 ) -> int:
     """Run the command; return its exit code."""
@@ -61,16 +60,13 @@ def invoke(
 
     monkeypatch.setattr(acting, "quarantine_node", act)
     arguments = ["peer", "quarantine", "--config", str(site), "--from", "http://a:7070", *options]
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        run()
-    return int(caught.value.code or 0)
+    return invoke(monkeypatch, *arguments)
 
 
 def test_it_says_what_was_kept_where_and_what_comes_next(
     monkeypatch: pytest.MonkeyPatch, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(monkeypatch, site, DONE) == 0
+    assert called(monkeypatch, site, DONE) == 0
     shown = capsys.readouterr()
     assert shown.err == "comparing\n"
     assert "are equal up to position 1,234.\n" in shown.out
@@ -80,7 +76,7 @@ def test_it_says_what_was_kept_where_and_what_comes_next(
     assert f"Next: sparktxlog serve --config {site} " in shown.out
     assert "peer add" not in shown.out
     bound = replace(DONE, exact=False, pruned=7, has_place=False)
-    assert invoke(monkeypatch, site, bound) == 0
+    assert called(monkeypatch, site, bound) == 0
     shown = capsys.readouterr()
     assert "equal up to position 1,234, at least" in shown.out
     assert "7 positions after it were already pruned here" in shown.out
@@ -90,7 +86,7 @@ def test_it_says_what_was_kept_where_and_what_comes_next(
 def test_json_is_one_line(
     monkeypatch: pytest.MonkeyPatch, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(monkeypatch, site, DONE, "--json") == 0
+    assert called(monkeypatch, site, DONE, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["common"], found["ordered"], found["table"]) == (1_234, 3, str(DONE.table))
     assert len(found["next"]) == 2
@@ -100,13 +96,13 @@ def test_a_node_that_does_not_answer_is_another_exit_code(
     monkeypatch: pytest.MonkeyPatch, site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent = TransportError("no node answers at http://a:7070", hint="Start it.", url="http://a")
-    assert invoke(monkeypatch, site, silent, "--json") == 5
+    assert called(monkeypatch, site, silent, "--json") == 5
     problem = json.loads(capsys.readouterr().out)
     assert problem["hint"].startswith("Name another node of that side with --from")
     nobody = UnreachableError("no node answers at http://a:7070", url="http://a")
-    assert invoke(monkeypatch, site, nobody, "--json") == 5
+    assert called(monkeypatch, site, nobody, "--json") == 5
     problem = json.loads(capsys.readouterr().out)
     assert problem["hint"].startswith("Name another node of that side with --from")
     closed = UnauthorizedError("the client token is wrong", hint="Send it.")
-    assert invoke(monkeypatch, site, closed) == 5
+    assert called(monkeypatch, site, closed) == 5
     assert "Send it." in capsys.readouterr().err

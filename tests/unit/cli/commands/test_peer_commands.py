@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Any
 
 import pytest
+from tests.support.command_line import invoke
 
-from sparktxlog.cli.command_line import run
 from sparktxlog.cli.commands import peer_commands, settings_commands
 
 SEAT = {"url": "http://a", "weight": 1, "witness": False, "incarnation": 1, "member": True}
@@ -54,14 +53,11 @@ class CannedNode:
         return EPOCHS | ({"may_be_lost": [LOSS]} if path == "/v1/force" else {})
 
 
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, str, Any]]:
+def requests_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[str, str, Any]]:
     CannedNode.asked = []
     for module in (peer_commands, settings_commands):
         monkeypatch.setattr(module, "NodeApi", CannedNode)
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", "peer", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        run()
-    assert not caught.value.code
+    assert invoke(monkeypatch, "peer", *arguments) == 0
     return CannedNode.asked
 
 
@@ -115,18 +111,18 @@ def test_each_command_asks_for_its_change(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert invoke(monkeypatch, *arguments) == asked
+    assert requests_of(monkeypatch, *arguments) == asked
     text = capsys.readouterr().out
     assert "l, epoch 3: this node is SUSPECT" in text
     assert "Nodes disagree about B" in text
-    assert invoke(monkeypatch, *arguments, "--json") == asked
+    assert requests_of(monkeypatch, *arguments, "--json") == asked
     assert json.loads(capsys.readouterr().out)["epoch"] == 3
 
 
 def test_the_matrix_of_addresses_is_shown_where_a_node_has_several(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    invoke(monkeypatch, "list")
+    requests_of(monkeypatch, "list")
     text = capsys.readouterr().out
     table = text.partition("which addresses answer")[2].split("The nodes")[0]
     cells = [re.split(r"[\s│┃]+", line.strip(" │┃")) for line in table.splitlines()]
@@ -142,7 +138,7 @@ def test_the_matrix_of_addresses_is_shown_where_a_node_has_several(
     for none in lacking:
         reachability = {"linked": EPOCHS["reachability"]["linked"], "differing": [], **none}
         monkeypatch.setitem(EPOCHS, "reachability", reachability)
-        invoke(monkeypatch, "list")
+        requests_of(monkeypatch, "list")
         assert "which addresses" not in capsys.readouterr().out
 
 
@@ -161,9 +157,9 @@ def test_a_node_is_paused_and_says_its_position(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked = [("PATCH", "/v1/settings", {"paused": paused})]
-    assert invoke(monkeypatch, act) == asked
+    assert requests_of(monkeypatch, act) == asked
     assert capsys.readouterr().out.strip() == text
-    assert invoke(monkeypatch, act, "--json") == asked
+    assert requests_of(monkeypatch, act, "--json") == asked
     shown = {"node_id": "A", "phase": "NORMAL", "paused": paused, "position": 1_234}
     assert json.loads(capsys.readouterr().out) == shown
 
@@ -172,7 +168,7 @@ def test_force_shows_what_may_be_lost_before_it_asks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
-    assert invoke(monkeypatch, "force") == [("POST", "/v1/force", {"confirm": "A 3"})]
+    assert requests_of(monkeypatch, "force") == [("POST", "/v1/force", {"confirm": "A 3"})]
     shown = capsys.readouterr().err
     assert "B, last heard 3.5 s ago" in shown
     assert "it reported that it accepted 9 transactions: 7 are here, 2 are missing" in shown
@@ -185,7 +181,7 @@ def test_what_nobody_showed_is_not_called_zero(
     unknown = LOSS | {"last_shown": None, "missing": None, "unheard_s": None}
     monkeypatch.setitem(EPOCHS["force"], "may_be_lost", [unknown])
     monkeypatch.setattr("typer.prompt", lambda text, **_: text.split("'")[1])
-    invoke(monkeypatch, "force")
+    requests_of(monkeypatch, "force")
     assert capsys.readouterr().err.splitlines()[-1] == (
         "B, never heard: 7 transactions that it accepted are here; what else it accepted is "
         "unknown here."
@@ -193,7 +189,4 @@ def test_what_nobody_showed_is_not_called_zero(
 
 
 def test_nothing_to_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["sparktxlog", "peer", "set", "B"])
-    with pytest.raises(SystemExit) as caught:
-        run()
-    assert caught.value.code
+    assert invoke(monkeypatch, "peer", "set", "B") != 0
