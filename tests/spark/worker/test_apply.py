@@ -439,7 +439,7 @@ def test_claimed_appends_start_no_spark_job_and_outlive_the_payloads(
     assert commit.own.last_position == 4
 
 
-def test_reports_and_snapshots_tell_versions(spark: SparkSession, tmp_path: Path) -> None:
+def test_reports_tell_versions(spark: SparkSession, tmp_path: Path) -> None:
     log = LogBuilder(tmp_path, interval=2)
     log.transaction().create(ORDERS)
     log.publish()

@@ -40,13 +40,9 @@ class CutLog(MemoryLog):
         return super().segments(after, wait_s=wait_s, limit=limit).cut_at(self.cut)
 
 
-class StumblingDirectory(ReplicaDirectory):
-    """Fails behind the commits of a batch, before it is recorded as done."""
-
-    def save(self, state: ReplicaState) -> None:
-        if self.load().pending is not None:
-            raise ApplyError("stumbled")
-        super().save(state)
+def stumbled(*_: Any) -> ReplicaState:
+    """Fail after the commits of a batch, before it is recorded as done."""
+    raise ApplyError("stumbled")
 
 
 def mixed_log(root: Path) -> LogBuilder:
@@ -82,7 +78,7 @@ def rows(lake: Path, name: str) -> list[Any]:
 
 
 def test_a_replica_stops_at_run_ends_inside_a_segment_and_goes_on(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, lake = mixed_log(tmp_path), tmp_path / "lake"
     (segment,) = log.segments
@@ -95,8 +91,10 @@ def test_a_replica_stops_at_run_ends_inside_a_segment_and_goes_on(
         assert rows(lake, name) == expected(log, name, until=7)
     # Inside of overwrites; broken off when everything is committed and nothing recorded.
     cut = CutLog(log, lake, 9)
-    with closing(StumblingDirectory(lake)) as directory, pytest.raises(ApplyError):
-        Applier(spark, cut, directory).run_once()
+    with monkeypatch.context() as patched, closing(ReplicaDirectory(lake)) as directory:
+        patched.setattr(ReplicaState, "finish", stumbled)
+        with pytest.raises(ApplyError, match="stumbled"):
+            Applier(spark, cut, directory).run_once()
     for name in ("t", "plain"):
         assert rows(lake, name) == expected(log, name, until=9)
     state = read_state(lake)
