@@ -351,7 +351,7 @@ def test_what_was_asked_for_is_counted(seaweedfs: StoreServer, prefix: str, file
     store.copy("a", "c")
     list(store.list())
     store.remove(["a", "b", "c"])
-    counts = store.counts.snapshot()
+    counts = store.counts.now()
     size = file.stat().st_size
     assert (counts[RequestKind.PUT].requests, counts[RequestKind.PUT].bytes) == (2, 5 + size)
     assert (counts[RequestKind.GET].requests, counts[RequestKind.GET].bytes) == (1, 2)
