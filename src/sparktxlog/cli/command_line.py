@@ -103,18 +103,25 @@ def init(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("sparktxlog.toml"),
     node_id: Annotated[str, typer.Option(help="Name of the node.")] = "A",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on loopback.")] = 7070,
+    store: Annotated[
+        str | None,
+        typer.Option(help="Prefix in a bucket for commit tables, such as s3://lake/site-a."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write an example configuration of one node, with every setting explained."""
     from sparktxlog.cli.example import example_config, write_token
+    from sparktxlog.config import load_config
 
     if path.exists() and not force:
         raise ConfigError(
             f"{path} exists already", hint="Choose another file, or add --force.", file=str(path)
         )
     token_file = path.with_suffix(".token")
-    text = example_config(node_id=node_id, port=port, token_file=token_file)
+    text = example_config(node_id=node_id, port=port, token_file=token_file, store=store)
+    required = {"node-id": node_id, "master-url": "http://127.0.0.1:1", "data-dir": "data"}
+    load_config(None, required | {"commit-table-url": store}, {})  # before anything is written
     path.parent.mkdir(parents=True, exist_ok=True)
     write_token(token_file)
     path.write_text(text)

@@ -24,8 +24,14 @@ def write_token(path: Path) -> None:
             target.write(secrets.token_urlsafe(32) + "\n")
 
 
-def example_config(*, node_id: str, port: int, token_file: Path | None = None) -> str:
-    """Return a TOML file that starts a single node; all other settings are comments."""
+def example_config(
+    *, node_id: str, port: int, token_file: Path | None = None, store: str | None = None
+) -> str:
+    """Return a TOML file that starts a single node; all other settings are comments.
+
+    Args:
+        store: Prefix in a bucket for the commit tables; None = they lie below data-dir.
+    """
     check_new_name(check_node_id(node_id))
     lines = [
         "# Configuration of a sparktxlog node.  Environment variables SPARKTXLOG_<KEY> and",
@@ -50,7 +56,10 @@ def example_config(*, node_id: str, port: int, token_file: Path | None = None) -
         if setting.key in _GIVEN:
             continue
         lines.append(f"# {setting.description}")
-        lines.append(f"# {setting.key} = {_toml(setting.default)}".rstrip())
+        if setting.key == "commit-table-url" and store is not None:
+            lines.append(f"{setting.key} = {_toml(store)}")
+        else:
+            lines.append(f"# {setting.key} = {_toml(setting.default)}".rstrip())
         lines.append("")
     # Keys after a [table] would belong to it, so peers come last.
     lines += ["# [peer.1]", '# id = "B"', '# url = "http://10.0.0.2:7070"']
