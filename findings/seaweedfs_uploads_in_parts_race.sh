@@ -37,7 +37,7 @@ print(*(place.getsockname()[1] for place in places))
 PY
 )
 export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret
-"$folder/venv/bin/weed" mini -dir="$folder" -ip=127.0.0.1 -ip.bind=127.0.0.1 -s3.port="$s3" -master.port="$master" \
+"$folder/venv/bin/weed" mini -master.telemetry=false -dir="$folder" -ip=127.0.0.1 -ip.bind=127.0.0.1 -s3.port="$s3" -master.port="$master" \
     -volume.port="$volume" -filer.port="$filer" -admin.ui=false -webdav=false -bucket=lake >"$folder/log" 2>&1 &
 server=$!
 cat > "$folder/look.py" <<'PY'

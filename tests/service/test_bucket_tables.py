@@ -156,6 +156,43 @@ def test_two_sites_write_one_table_in_two_buckets(cluster: Cluster) -> None:
     asyncio.run(main())
 
 
+def test_a_commit_costs_few_requests(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await b.placed(0)
+            await settled(a, b, 0)
+            before = requests_of(a), requests_of(b)
+            for version in range(1, 5):
+                await a.write(version)
+                await b.placed(version)
+            await settled(a, b, 4)
+            asked = [
+                now - then
+                for now, then in zip((requests_of(a), requests_of(b)), before, strict=True)
+            ]
+            assert asked[0] <= 4 * 6 and asked[1] <= 4 * 3, asked
+
+    asyncio.run(main())
+
+
+async def settled(a: Site, b: Site, version: int) -> None:
+    """Wait until both have second copies of the commits up to a version."""
+    name = commit_file_name(version).rpartition("/")[2]
+    for site in (a, b):
+        async with asyncio.timeout(60):
+            key = f".commits/{site.table.table_id}/{name}"
+            while await asyncio.to_thread(site.store.find, key) is None:
+                await asyncio.sleep(0.05)
+
+
+def requests_of(site: Site) -> int:
+    """Return how often the node asked its bucket, by its metrics."""
+    lines = site.caller.node.base.metrics.text().decode().splitlines()
+    found = [line for line in lines if line.startswith("sparktxlog_store_requests_total{")]
+    assert len(found) == 6
+    return sum(int(float(line.rpartition(" ")[2])) for line in found)
+
+
 def test_a_lost_object_and_a_damaged_one_come_back_from_the_other_site(cluster: Cluster) -> None:
     async def main() -> None:
         async with cluster.running() as (a, b):
