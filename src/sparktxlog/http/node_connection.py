@@ -20,6 +20,9 @@ from urllib.parse import SplitResult
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.http.authorities import authorities, certificate_error
 
+#: How a connection ends that the node closed; where TLS is spoken, writing meets the others.
+_ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+
 
 class NodeConnection:
     """A kept connection.  Used by one thread at a time; `abort` and `overdue` by any.
@@ -96,7 +99,7 @@ class NodeConnection:
                     line, was_kept = self._open(lost), False
                 try:
                     return Reply(self, self._send(line, method, target, body, headers))
-                except ConnectionError as error:
+                except _ENDED as error:
                     if not was_kept or self.aborted:
                         raise
                     lost = error
@@ -138,7 +141,7 @@ class NodeConnection:
         try:
             line.request(*request)
             self._arm(line)
-        except ConnectionError as error:
+        except _ENDED as error:
             try:
                 return line.getresponse()
             except (OSError, HTTPException):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from tests.support.certificates import Authority
 
 from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.http.node_connection import NodeConnection, Reply
@@ -25,11 +28,14 @@ Script = list[bytes | None]
 class Server:
     """Answers by a script for each connection, and takes none after the last."""
 
-    def __init__(self, *scripts: Script) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(self, *scripts: Script, tls: ssl.SSLContext | None = None) -> None:
+        self._listener, self._tls = socket.create_server(("127.0.0.1", 0)), tls
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
         self.requests: list[bytes] = []
         self.was_asked = threading.Event()
+        #: One for each connection that ended here.
+        self.ended = threading.Semaphore(0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(scripts,), daemon=True)
         self._thread.start()
@@ -40,14 +46,19 @@ class Server:
                 connection, _ = self._listener.accept()
                 if number == len(scripts):
                     self._listener.close()
+                if self._tls is not None:
+                    connection = self._tls.wrap_socket(connection, server_side=True)
                 with connection, suppress(OSError):
                     for answer in script:
                         self.requests.append(connection.recv(1 << 16))
+                        if self.requests[-1].endswith(b"ength: 4\r\n\r\n"):
+                            connection.recv(4)  # else the answer may be lost: the rest is refused
                         self.was_asked.set()
                         if answer is None:
                             self._over.wait()
                         else:
                             connection.sendall(answer)
+                self.ended.release()
 
     def end(self) -> None:
         self._over.set()
@@ -60,8 +71,8 @@ class Server:
 def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
-    def start(*scripts: Script) -> Server:
-        servers.append(Server(*scripts))
+    def start(*scripts: Script, tls: ssl.SSLContext | None = None) -> Server:
+        servers.append(Server(*scripts, tls=tls))
         return servers[-1]
 
     yield start
@@ -88,6 +99,21 @@ def test_it_is_kept_and_replaced_once_the_node_closed_it(serve: Serve) -> None:
             assert ask(connection).read(4) == b"body"
         assert len(server.requests) == 3
         assert not connection.overdue(time.monotonic() + 1e6)
+
+
+def test_it_is_replaced_where_tls_is_spoken(serve: Serve, tmp_path: Path) -> None:
+    """There a body that is written to a closed connection fails in another way."""
+    authority, context = Authority(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    pair = authority.issue("A")
+    context.load_cert_chain(pair.cert, pair.key)
+    server = serve([GOOD], [GOOD], tls=context)
+    address, believed = urlsplit(server.url), str(authority.ca_file)
+    with closing(NodeConnection(address, ca_file=believed)) as connection:
+        for body in (None, b"rows"):
+            reply = connection.request("POST", "/x", {}, body, total_s=10.0)
+            assert reply.read(4) == b"body"
+            assert server.ended.acquire(timeout=10)
+    assert len(server.requests) == 2
 
 
 def test_what_a_kept_connection_sent_may_have_arrived(serve: Serve) -> None:
