@@ -13,7 +13,14 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from http.client import HTTPS_PORT, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from http.client import (
+    HTTP_PORT,
+    HTTPS_PORT,
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    IncompleteRead,
+)
 from typing import Any
 from urllib.parse import SplitResult
 
@@ -113,10 +120,11 @@ class NodeConnection:
     def _open(self, lost: Exception | None) -> HTTPConnection:
         """Connect; `lost`: how a kept connection broke, from which the node may have read."""
         host, port = self._address.hostname or "", self._address.port
-        line = HTTPConnection(host, port)
+        # Without a port it would look for one at the end of an IPv6 address.
+        line = HTTPConnection(host, port or HTTP_PORT)
         if self._address.scheme == "https":
             tls = self._tls or {"ssl": authorities(self._ca_file), "server_hostname": host}
-            line = _TlsConnection(host, port, tls)
+            line = _TlsConnection(host, port or HTTPS_PORT, tls)
         self._line = line
         left = min(self._until - time.monotonic(), self._silence_s, self._connect_s)
         line.timeout = max(0.001, left)
@@ -203,7 +211,7 @@ class _TlsConnection(HTTPConnection):
 
     default_port = HTTPS_PORT
 
-    def __init__(self, host: str, port: int | None, tls: Mapping[str, Any]) -> None:
+    def __init__(self, host: str, port: int, tls: Mapping[str, Any]) -> None:
         super().__init__(host, port)
         self._tls = tls
 

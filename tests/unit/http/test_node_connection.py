@@ -116,6 +116,20 @@ def test_it_is_replaced_where_tls_is_spoken(serve: Serve, tmp_path: Path) -> Non
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_address_of_ipv6_needs_no_port(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[str, int]]()
+
+    def refuse(address: tuple[str, int], *_: object) -> socket.socket:
+        asked.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    with pytest.raises(UnreachableError):
+        ask(NodeConnection(urlsplit(f"{scheme}://[::1]")))
+    assert asked == [("::1", {"http": 80, "https": 443}[scheme])]
+
+
 def test_what_a_kept_connection_sent_may_have_arrived(serve: Serve) -> None:
     """So it is no `UnreachableError`, which is definite, although no second one opens."""
     server = serve([GOOD])
