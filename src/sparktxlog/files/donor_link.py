@@ -146,7 +146,7 @@ class DonorLink(NodeConnection):
             try:
                 return self._begin("GET", target, None, self._patience_s, total_s)
             except DonorYieldsError:
-                if self.aborted or time.monotonic() > until:
+                if time.monotonic() > until:
                     raise
 
     def _buffer(self, size: int) -> memoryview:

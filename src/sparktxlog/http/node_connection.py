@@ -61,6 +61,8 @@ class NodeConnection:
         self._connect_s, self._late, self._url = connect_s, late, address.geturl()
         self._fields = {"url": self._url, **fields}
         self._line: HTTPConnection | None = None
+        #: Its socket, also after the line let go of it: the answer's body may still be read.
+        self._socket: socket.socket | None = None
         #: Limits of the request under way; the last one in monotonic seconds, infinite if none is.
         self._silence_s = self._total_s = self._until = math.inf
         #: Whether `abort` was called.
@@ -118,7 +120,11 @@ class NodeConnection:
             raise
 
     def _open(self, lost: Exception | None) -> HTTPConnection:
-        """Connect; `lost`: how a kept connection broke, from which the node may have read."""
+        """Connect; `lost`: how a kept connection broke, from which the node may have read.
+
+        Raises:
+            ConnectionAbortedError: `abort` was called.
+        """
         host, port = self._address.hostname or "", self._address.port
         # Without a port it would look for one at the end of an IPv6 address.
         line = HTTPConnection(host, port or HTTP_PORT)
@@ -138,6 +144,9 @@ class NodeConnection:
                 hint="Start it with `sparktxlog serve`, or check the URL.",
                 **self._fields,
             ) from error
+        self._socket = line.sock
+        if self.aborted:
+            raise ConnectionAbortedError("it was aborted")
         return line
 
     def _send(self, line: HTTPConnection, *request: Any) -> HTTPResponse:
@@ -176,10 +185,12 @@ class NodeConnection:
         return now_s > self._until
 
     def abort(self) -> None:
-        """Let the request under way fail at once; from another thread."""
+        """Let the request under way fail, and all later ones; from another thread.
+
+        It fails at once, but for one that waits for the other side to take its connection.
+        """
         self.aborted = True
-        line = self._line
-        if line is not None and (sock := line.sock) is not None:
+        if (sock := self._socket) is not None:
             with suppress(OSError):  # already closed
                 sock.shutdown(socket.SHUT_RDWR)
 

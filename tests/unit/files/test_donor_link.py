@@ -16,7 +16,6 @@ from tests.support.stand_in_donor import StandInDonor
 from tests.unit.files.conftest import CHUNK, FILES
 
 from sparktxlog.errors import (
-    DonorYieldsError,
     PeerTimeoutError,
     TransportError,
     UnauthorizedError,
@@ -170,8 +169,15 @@ def test_a_donor_that_yields_is_asked_again(donor: StandInDonor) -> None:
     link.fetch("t", "big.parquet", 0, into)
     with pytest.raises(TransportError, match="503"):
         link.fetch("t", "big.parquet", 0, into)
-    donor.fault = lambda path, offset: "503 donor-yields"
-    link.abort()
-    with pytest.raises(DonorYieldsError):
+    asked = []
+
+    def yield_after_an_abort(path: str, _: int) -> str:
+        asked.append(path)
+        link.abort()
+        return "503 donor-yields"
+
+    donor.fault = yield_after_an_abort
+    with pytest.raises(TransportError):
         link.fetch("t", "big.parquet", 0, into)
+    assert len(asked) == 1
     link.close()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -211,6 +212,33 @@ def test_another_thread_aborts_a_request(serve: Serve) -> None:
         thread.join(5)
     assert [type(error) for error in failed] == [TransportError]
     assert len(server.requests) == 2
+
+
+def test_an_abort_counts_while_a_connection_opens(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, connect_line = serve([GOOD]), HTTPConnection.connect
+    connection = connect(server)
+
+    def connect_and_abort(line: HTTPConnection) -> None:
+        connect_line(line)
+        connection.abort()
+
+    monkeypatch.setattr(HTTPConnection, "connect", connect_and_abort)
+    with pytest.raises(TransportError, match="aborted"):
+        ask(connection)
+    assert server.ended.acquire(timeout=10) and server.requests == [b""]
+
+
+def test_an_abort_ends_the_last_answer_of_a_connection(serve: Serve) -> None:
+    """Its socket is let go of before the body is read."""
+    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 4\r\n\r\n"
+    with closing(connect(serve([head, None]))) as connection:
+        reply = ask(connection, total_s=2.0)
+        connection.abort()
+        with pytest.raises(TransportError) as caught:
+            reply.read(4)
+    assert type(caught.value) is TransportError
 
 
 def test_an_answer_that_comes_before_the_end_of_the_body_counts(serve: Serve) -> None:
