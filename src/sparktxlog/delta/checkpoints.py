@@ -45,7 +45,8 @@ _TAKEN = "00000000-0000-4000-8000-"
 _SIDECARS = "_sidecars"
 _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
 #: Fields of actions that have fields; others with names of their own are maps.
-_STRUCTS = ("deletionVector", "format")
+_STRUCTS = ("deletionVector", "format", "stats_parsed")
+_ROWS = "numRecords"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +111,22 @@ class Checkpoint:
                 rows = pq.ParquetFile(file)
                 if kind not in rows.schema_arrow.names:
                     continue
-                known = [field.name for field in rows.schema_arrow.field(kind).type]
+                known = rows.schema_arrow.field(kind).type
                 # Statistics of all files would be most of it.
-                wanted = [key for key in known if key in (keys or _whole(known))]
+                wanted = [key for key in _whole(known) if not keys or key in keys]
                 for batch in rows.iter_batches(columns=[f"{kind}.{key}" for key in wanted]):
                     # The fields of a struct that is NULL mean nothing.
                     found = batch.column(kind).drop_null()
                     yield from map(_said, found.to_pylist(maps_as_pydicts="lossy"))
 
 
-def _whole(known: list[str]) -> list[str]:
+def _whole(known: pa.StructType) -> list[str]:
     """Return the fields of an action that say all; `…_parsed` repeat others, typed."""
-    found = [name for name in known if not name.endswith("_parsed")]
-    return found if "stats" in known else [*found, "stats_parsed"]
+    found = [field.name for field in known if not field.name.endswith("_parsed")]
+    if (at := known.get_field_index("stats_parsed")) < 0:
+        return found
+    # The bounds of values are left out: they are hints, and types differ.
+    return found + [f"stats_parsed.{one.name}" for one in known[at].type if one.name == _ROWS]
 
 
 def _said(action: dict[str, Any]) -> dict[str, Any]:
@@ -132,9 +136,9 @@ def _said(action: dict[str, Any]) -> dict[str, Any]:
         for key, value in action.items()
         if value is not None
     }
-    if parsed := found.pop("stats_parsed", None):
-        # The bounds of values are left out: they are hints, and types differ.
-        found["stats"] = msgspec.json.encode({"numRecords": parsed["numRecords"]}).decode()
+    parsed = found.pop("stats_parsed", None)
+    if parsed and "stats" not in found:
+        found["stats"] = msgspec.json.encode(parsed).decode()
     return found
 
 

@@ -33,7 +33,7 @@ _definitions = msgspec.json.Decoder(_Definition)
 
 
 class _Statistics(msgspec.Struct, rename="camel"):
-    num_records: int = 0
+    num_records: int | None = None
     min_values: _Action = {}
     max_values: _Action = {}
 
@@ -129,7 +129,7 @@ class LogState:
 
     def rows(self, path: str) -> int:
         """Return how many rows a live file has, 0 = its log does not say it."""
-        return self._statistics(path).num_records
+        return self._statistics(path).num_records or 0
 
     def bounds(self, path: str, column: str) -> tuple[Any, Any]:
         """Return the least and the greatest value in a live file, as JSON; None = not known."""

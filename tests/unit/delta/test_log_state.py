@@ -106,26 +106,40 @@ def test_a_file_with_another_deletion_vector_stays(tmp_path: Path) -> None:
         assert found["deletionVector"] == vector
 
 
-def test_a_checkpoint_with_typed_statistics_says_how_many_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("parsed", "rows_found"),
+    [
+        ({"numRecords": 2, "minValues": {"n": 1}}, 2),
+        ({"numRecords": None, "minValues": None}, 0),
+        ({"minValues": {"n": 1}}, 0),
+        (None, 0),
+    ],
+)
+@pytest.mark.parametrize("has_text", [False, True])
+def test_a_checkpoint_with_typed_statistics_says_how_many_rows(
+    tmp_path: Path, parsed: dict[str, object] | None, rows_found: int, has_text: bool
+) -> None:
+    """Spark leaves the text out; other writers leave it empty."""
     write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
     write_classic(tmp_path, cleans=False)
     (path,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
     rows = pq.read_table(path)
     actions = rows.to_pylist(maps_as_pydicts="strict")
     adds = [None if row["add"] is None else {**row["add"], "stats": None} for row in actions]
-    parsed = [add and {"numRecords": 2, "minValues": {"n": 1}} for add in adds]
     kind = rows.schema.field("add").type
-    others = [field for field in kind if field.name != "stats"]
-    typed = pa.struct([("numRecords", pa.int64()), ("minValues", pa.struct([("n", pa.int64())]))])
+    others = [field for field in kind if has_text or field.name != "stats"]
+    least, number = ("minValues", pa.struct([("n", pa.int64())])), ("numRecords", pa.int64())
+    typed = pa.struct([least, *([number] if parsed is None or number[0] in parsed else [])])
     column = pa.array(
-        [add and {**add, "stats_parsed": said} for add, said in zip(adds, parsed, strict=True)],
+        [add and {**add, "stats_parsed": parsed} for add in adds],
         pa.struct([*others, pa.field("stats_parsed", typed)]),
     )
     pq.write_table(rows.set_column(rows.schema.get_field_index("add"), "add", column), path)
     state = LogState.read(tmp_path)
     (name,) = state.adds
-    assert (state.rows(name), state.bounds(name, "n")) == (2, (None, None))
+    assert (state.rows(name), state.bounds(name, "n")) == (rows_found, (None, None))
     assert "stats_parsed" not in state.adds[name]
+    assert ("stats" in state.adds[name]) == bool(rows_found)
 
 
 @pytest.mark.parametrize("said", [b"{}", b'{"metaData": {}, "protocol": {}}'])
