@@ -87,14 +87,19 @@ class CatalogLink(Http):
 
     def _until_known(self, path: str, request: msgspec.Struct, timeout_s: float) -> LoadedTable:
         body, end = msgspec.json.encode(request), time.monotonic() + timeout_s
+        perhaps: TxLogError | None = None
         while True:
             left = max(1.0, end - time.monotonic())
             try:
                 answer = self.request("POST", path, body=body, timeout_s=left)
             except TxLogError as error:
-                over = error.definite or time.monotonic() + _PAUSE_S > end
-                if over or (self._caller or self.closed).wait(_PAUSE_S):
+                if not error.definite:
+                    perhaps = error
+                elif perhaps is None or not _is_of_the_node(error):
                     raise
+                over = time.monotonic() + _PAUSE_S > end
+                if over or (self._caller or self.closed).wait(_PAUSE_S):
+                    raise perhaps  # noqa: B904 - the later error is its context
                 continue
             found: LoadedTable = self._decoded(answer, LoadedTable)
             return found
@@ -151,6 +156,11 @@ class CatalogLink(Http):
         kind = ERROR_CLASSES.get(found.reason, TransportError)
         fields = {key: value for key, value in found.metadata.items() if key != "message"}
         return kind(problem.message, **fields)
+
+
+def _is_of_the_node(error: TxLogError) -> bool:
+    """Return whether a definite error says nothing of the attempts before: it is away, or busy."""
+    return isinstance(error, TransportError) or error.http_status in (503, 507)
 
 
 def path_of_location(location: str) -> str:

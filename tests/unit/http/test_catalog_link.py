@@ -10,7 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from sparktxlog.errors import TransportError, TxLogError, UnknownTableError
+from sparktxlog.errors import (
+    BusyError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+    UnknownTableError,
+    UnreachableError,
+)
 from sparktxlog.http import catalog_link as module
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
@@ -65,6 +72,28 @@ def test_the_same_request_is_sent_until_its_outcome_is_known(
         answers(TransportError("broke"))
         with pytest.raises(TransportError):
             commit(link, 0.0)
+
+
+@pytest.mark.parametrize(
+    "later", [UnreachableError("restarts"), BusyError("starts"), UnauthorizedError("new token")]
+)
+def test_what_may_have_happened_is_not_refused_by_a_node_that_is_away(
+    answers: Callable[..., list[bytes]], monkeypatch: pytest.MonkeyPatch, later: TxLogError
+) -> None:
+    """A definite error would make `adopt` remove the files of a table that was made."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0.01)
+    with closing(CatalogLink(URL)) as link:
+        bodies = answers(TransportError("broke"), later, later)
+        assert commit(link) == b"{}"
+        assert len(bodies) == 4
+        answers(TransportError("broke"), *[later] * 1_000)
+        with pytest.raises(TransportError, match="broke") as caught:
+            commit(link, 0.1)
+        assert not caught.value.definite
+        bodies = answers(later)
+        with pytest.raises(type(later)):  # nothing was taken before
+            commit(link)
+        assert len(bodies) == 1
 
 
 @pytest.mark.parametrize("is_beside", [True, False])
