@@ -376,7 +376,7 @@ class Nodes:
             TxLogError: The node's own error, in its class.
         """
         end = time.monotonic() + max(LEAST_S, self.timeout_s if timeout_s is None else timeout_s)
-        failure: TxLogError | None = None
+        failures: list[TxLogError] = []
         for number, link in enumerate(self._in_turn(), start=1):
             left = end - time.monotonic()
             if left <= 0:
@@ -387,17 +387,17 @@ class Nodes:
                 answer = link.request("POST", path, body=body, query=query, timeout_s=share)
             except TransportError as error:
                 self._pass_over(link, error)
-                failure = failure or error
+                failures.append(error)
                 continue
             except TxLogError as error:
                 if error.definite and not _takes_nothing(error):
                     raise
-                failure = failure or error
+                failures.append(error)
                 continue
             self._current = link
             return self._seen(msgspec.json.decode(answer, type=Receipt))
-        assert failure is not None
-        raise failure
+        # The first that is not definite, if there is one: that node may have taken it.
+        raise min(failures, key=lambda error: error.definite)
 
     def submit(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from sparktxlog.api import nodes as module
@@ -79,6 +80,9 @@ class FakeHttp:
         self.waits.append(wait_s)
         self.afters.append(after)
         return self._next(self.submits.get(self.url, [GONE]))
+
+    def request(self, method: str, path: str, **_: Any) -> bytes:
+        return msgspec.json.encode(self._next(self.submits[self.url]))
 
     def receipt(self, transaction_id: str, *, timeout_s: float | None = None) -> Receipt:
         self.calls.append(f"ask {self.url}")
@@ -279,6 +283,16 @@ def test_what_may_have_happened_is_never_called_refused(script: Callable[..., No
         assert caught.value.fields["reached"] == "accepted"
     # Another node's refusal of the transaction says nothing of the first one.
     assert submit(script({"a": [ORDERED]}, a=[BROKEN], b=[UnknownTableError("lags")])) == ORDERED
+
+
+def test_a_post_that_one_node_may_have_taken_is_not_refused(script: Callable[..., Nodes]) -> None:
+    assert script(a=[GONE], b=[BROKEN], c=[ORDERED]).post("/x", b"") == ORDERED
+    for order in ({"a": [GONE], "b": [BROKEN]}, {"a": [BROKEN], "b": [GONE]}):
+        with pytest.raises(TransportError, match="broke") as caught:
+            script(**order).post("/x", b"")
+        assert not caught.value.definite
+    with pytest.raises(UnreachableError):
+        script(a=[GONE], b=[BusyError("stopping")]).post("/x", b"")
 
 
 def test_a_node_knows_what_it_has_not_seen_itself(script: Callable[..., Nodes]) -> None:
