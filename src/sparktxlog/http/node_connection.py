@@ -192,7 +192,8 @@ class NodeConnection:
         self.aborted = True
         if (sock := self._socket) is not None:
             with suppress(OSError):  # already closed
-                sock.shutdown(socket.SHUT_RDWR)
+                # That of a socket with TLS would let the thread go on without TLS.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it; the next request opens another."""

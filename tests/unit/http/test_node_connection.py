@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from http.client import HTTPConnection
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -102,14 +101,22 @@ def test_it_is_kept_and_replaced_once_the_node_closed_it(serve: Serve) -> None:
         assert not connection.overdue(time.monotonic() + 1e6)
 
 
-def test_it_is_replaced_where_tls_is_spoken(serve: Serve, tmp_path: Path) -> None:
-    """There a body that is written to a closed connection fails in another way."""
-    authority, context = Authority(tmp_path), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    pair = authority.issue("A")
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, str]:
+    """Return what a server speaks TLS with, and the file of its authority."""
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    context, pair = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authority.issue("A")
     context.load_cert_chain(pair.cert, pair.key)
+    return context, str(authority.ca_file)
+
+
+def test_it_is_replaced_where_tls_is_spoken(
+    serve: Serve, certified: tuple[ssl.SSLContext, str]
+) -> None:
+    """There a body that is written to a closed connection fails in another way."""
+    context, ca_file = certified
     server = serve([GOOD], [GOOD], tls=context)
-    address, believed = urlsplit(server.url), str(authority.ca_file)
-    with closing(NodeConnection(address, ca_file=believed)) as connection:
+    with closing(NodeConnection(urlsplit(server.url), ca_file=ca_file)) as connection:
         for body in (None, b"rows"):
             reply = connection.request("POST", "/x", {}, body, total_s=10.0)
             assert reply.read(4) == b"body"
@@ -239,6 +246,25 @@ def test_an_abort_ends_the_last_answer_of_a_connection(serve: Serve) -> None:
         with pytest.raises(TransportError) as caught:
             reply.read(4)
     assert type(caught.value) is TransportError
+
+
+def test_an_aborted_connection_does_not_go_on_without_tls(
+    serve: Serve, certified: tuple[ssl.SSLContext, str]
+) -> None:
+    """Else the thread would take what was encrypted for the body, or show its token to all."""
+    context, ca_file = certified
+    head, record, found = HEAD % 20_000, 1 << 14, b""
+    server = serve([head + bytes(20_000)], tls=context)
+    with closing(NodeConnection(urlsplit(server.url), ca_file=ca_file)) as connection:
+        reply = connection.request("GET", "/x", {}, total_s=10.0)
+        blocks = reply.blocks(record - len(head))
+        found += next(blocks)
+        assert server.ended.acquire(timeout=10)  # the next record is here, and not read yet
+        connection.abort()
+        with suppress(TransportError):
+            for block in blocks:
+                found += block
+    assert found == bytes(len(found))
 
 
 def test_an_answer_that_comes_before_the_end_of_the_body_counts(serve: Serve) -> None:
