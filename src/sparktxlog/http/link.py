@@ -218,7 +218,8 @@ class Http:
         except TransportError as error:
             raise self._failed(method, path, error) from error.__cause__
         with self._lock:
-            if connection.is_open and len(self._idle) < _MOST_IDLE:
+            is_wanted = len(self._idle) < _MOST_IDLE and not self.closed.is_set()
+            if connection.is_open and is_wanted:
                 self._idle.append(connection)
             else:
                 connection.close()

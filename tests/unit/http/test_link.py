@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
 
 import msgspec
 import pytest
@@ -63,6 +65,38 @@ def test_answers_of_something_else(body: bytes) -> None:
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(InvalidRequestError):
         Http(url)
+
+
+def test_a_link_that_is_closed_meanwhile_keeps_no_connection() -> None:
+    """It would hold one of the places that the node has for the token."""
+    ended = Event()
+
+    class Closes(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            link.close()
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def finish(self) -> None:
+            super().finish()
+            ended.set()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Closes) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        link = Http(f"http://127.0.0.1:{server.server_port}")
+        try:
+            assert link.get("/v1/info") == {}
+            assert ended.wait(5)
+        finally:
+            link.close()
+            server.shutdown()
 
 
 def test_a_rejected_outcome_is_an_error_of_its_class() -> None:
