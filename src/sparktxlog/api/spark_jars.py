@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from sparktxlog.errors import ConfigError, InvalidRequestError, MissingDependencyError, TxLogError
 
@@ -194,7 +194,7 @@ def known_jars(spark: str, stores: Iterable[str] = ()) -> str:
         return local
     listed = jar_list(spark, stores)
     jars = listed.read_text().strip() if listed.is_file() else ""
-    there = {Path(jar.removeprefix("file://")) for jar in jars.split(",")}
+    there = {_path_of(jar) for jar in jars.split(",")}
     names = {path.name for path in there}
     # A list of another release has other versions.
     wanted = {"{}_{}-{}.jar".format(*one.split(":")) for one in packages(spark, stores)}
@@ -204,8 +204,13 @@ def known_jars(spark: str, stores: Iterable[str] = ()) -> str:
 def lost_jars() -> list[str]:
     """Return the local files that SPARKTXLOG_JARS names and that are not here."""
     named = os.environ.get(JARS_VARIABLE, "").split(",")
-    paths = [jar.removeprefix("file://") for jar in named if jar]
-    return [path for path in paths if "://" not in path and not Path(path).is_file()]
+    local = [jar for jar in named if jar and (jar.startswith("file:") or "://" not in jar)]
+    return [jar for jar in local if not _path_of(jar).is_file()]
+
+
+def _path_of(jar: str) -> Path:
+    """Return the path of a local JAR; a URL, as Spark names it, has quoted characters."""
+    return Path(unquote(urlsplit(jar).path) if jar.startswith("file:") else jar)
 
 
 def resolved_jars(spark: str, stores: Iterable[str] = ()) -> str:

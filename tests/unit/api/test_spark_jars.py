@@ -118,6 +118,21 @@ def test_jars_are_resolved_once_and_then_taken_from_the_list(cache: Path, tmp_pa
     assert known_jars("4.2", ["s3"]) == ""
 
 
+def test_a_cache_may_have_a_blank_in_its_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark names JARs by URLs, where a blank is quoted: else it would resolve at each start."""
+    cache = tmp_path / "my ivy"
+    monkeypatch.setenv(IVY_VARIABLE, str(cache))
+    line = ",".join(jar.as_uri() for jar in _made_jars(cache, ()))
+    assert "%20" in line
+    jar_list("4.2").write_text(line)
+    assert known_jars("4.2") == line
+    for url in (line, line.replace("file://", "file:")):
+        monkeypatch.setenv(JARS_VARIABLE, url)
+        assert resolved_jars("4.2") == url
+
+
 def test_a_list_of_other_versions_is_not_taken(cache: Path) -> None:
     jars = _made_jars(cache, ())
     other = jars[0].with_name("io.delta_delta-spark_4.2_2.13-4.3.0.jar")
