@@ -23,7 +23,13 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
 )
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.errors import NotOfferedError, TransportError, TxLogError
+from sparktxlog.errors import (
+    LocalProtocolError,
+    NotOfferedError,
+    SlowRequestError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.tables.commit_table import check_commit_table_name
@@ -159,8 +165,12 @@ class CatalogLink(Http):
 
 
 def _is_of_the_node(error: TxLogError) -> bool:
-    """Return whether a definite error says nothing of the attempts before: it is away, or busy."""
-    return isinstance(error, TransportError) or error.http_status in (503, 507)
+    """Return whether a definite error says nothing of the attempts before it.
+
+    The node is away, busy or halted.
+    """
+    kinds = (TransportError, LocalProtocolError, SlowRequestError)
+    return isinstance(error, kinds) or error.http_status in (503, 507)
 
 
 def path_of_location(location: str) -> str:

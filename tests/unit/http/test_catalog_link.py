@@ -12,6 +12,8 @@ import pytest
 
 from sparktxlog.errors import (
     BusyError,
+    LocalProtocolError,
+    SlowRequestError,
     TransportError,
     TxLogError,
     UnauthorizedError,
@@ -75,7 +77,14 @@ def test_the_same_request_is_sent_until_its_outcome_is_known(
 
 
 @pytest.mark.parametrize(
-    "later", [UnreachableError("restarts"), BusyError("starts"), UnauthorizedError("new token")]
+    "later",
+    [
+        UnreachableError("restarts"),
+        BusyError("starts"),
+        UnauthorizedError("new token"),
+        LocalProtocolError("halted"),
+        SlowRequestError("no body"),
+    ],
 )
 def test_what_may_have_happened_is_not_refused_by_a_node_that_is_away(
     answers: Callable[..., list[bytes]], monkeypatch: pytest.MonkeyPatch, later: TxLogError
