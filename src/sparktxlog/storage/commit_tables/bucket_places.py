@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -57,17 +58,21 @@ class _TableObject(StoredObject):
     seen: Callable[[str, str, str], None]
 
     def link_as(self, target: ForeignFile) -> None:
-        """Copy it to a disk of the node."""
+        """Copy it to a disk of the node; its name never has a part of it."""
         digest = hashlib.sha256()
         path = Path(target.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        with self.open() as content, path.open("xb") as file:
-            while block := content.read(_BLOCK_BYTES):
-                digest.update(block)
-                file.write(block)
-                goes_on(self.path)
-            self.seen(self.key, content.found.mark, digest.hexdigest())
+        fresh = path.with_name(f".{secrets.token_hex(8)}.new")
+        try:
+            with self.open() as content, fresh.open("xb") as file:
+                while block := content.read(_BLOCK_BYTES):
+                    digest.update(block)
+                    file.write(block)
+                    goes_on(self.path)
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        self.seen(self.key, content.found.mark, digest.hexdigest())
 
     def read(self, most: int | None = None) -> bytes:
         with self.open() as content:

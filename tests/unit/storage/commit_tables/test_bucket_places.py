@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,14 @@ class Watched(DiskStore):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.opened: list[str] = []
+        #: What the next open gives, once.
+        self.answer: OpenContent | None = None
 
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         self.opened.append(key)
+        if self.answer is not None:
+            answer, self.answer = self.answer, None
+            return answer
         return super().open(key, offset=offset)
 
 
@@ -77,6 +83,28 @@ def test_what_its_writer_staged_is_read_once_and_stays_where_it_is(
     places.doubt(TABLE, staged(ROWS))
     assert places.holds(TABLE, staged(ROWS))
     assert len(store.opened) == 2, "a doubt has it read again"
+
+
+def test_a_name_in_the_payload_store_never_has_a_part_of_a_file(
+    places: BucketPlaces, store: Watched, tmp_path: Path
+) -> None:
+    store.create(f"{TABLE}/{PART}", ROWS)
+    payload = ForeignFile(str(tmp_path), f"payloads/{PART}")
+    places.file(TABLE, PART).link_as(payload)
+
+    def breaks_off() -> Generator[bytes, None, None]:
+        yield ROWS[:10]
+        # A request that is repeated meanwhile reads the name that it made itself.
+        assert Path(payload.path).read_bytes() == ROWS
+        raise ConnectionError
+
+    found = store.find(f"{TABLE}/{PART}")
+    assert found is not None
+    store.answer = OpenContent(found, breaks_off())
+    with pytest.raises(ConnectionError):
+        places.file(TABLE, PART).link_as(payload)
+    assert Path(payload.path).read_bytes() == ROWS
+    assert [path.name for path in Path(payload.path).parent.iterdir()] == [PART]
 
 
 def test_bytes_that_differ_go_to_the_attic_and_the_log_s_are_placed(
