@@ -37,7 +37,7 @@ from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 from sparktxlog.storage.commit_tables.table_places import FORKED, KEPT_COMMITS
-from sparktxlog.storage.durability import free_name, storing, sync_parents, write_durably
+from sparktxlog.storage.durability import free_name, storing, sync_file, sync_parents, write_durably
 from sparktxlog.storage.foreign_files import ForeignFile, digest_of, goes_on
 
 _log = structlog.get_logger("sparktxlog.tables")
@@ -255,7 +255,8 @@ class BucketPlaces(SiteTables):
                 kept = free_name(entry.path / path)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 with kept.open("wb") as file:
-                    shutil.copyfileobj(content, file, 1 << 20)
+                    shutil.copyfileobj(content, file, _BLOCK_BYTES)
+                sync_file(kept)
                 sync_parents([kept], self._local)
         except FileNotFoundError:
             return

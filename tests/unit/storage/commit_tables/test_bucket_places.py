@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
+import os
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,26 @@ def test_bytes_that_differ_go_to_the_attic_and_the_log_s_are_placed(
     assert store.read(f"{TABLE}/{PART}") == ROWS
     (entry,) = Attic.of_commit_tables(tmp_path / "local").entries(Kind.FILES, TABLE)
     assert (Path(entry.directory) / "content" / PART).read_bytes() == b"others"
+
+
+def test_what_was_set_aside_is_durable_before_it_leaves_the_bucket(
+    places: BucketPlaces, store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create(f"{TABLE}/{PART}", b"others")
+    steps, fsync, remove = list[str](), os.fsync, store.remove
+
+    def note(descriptor: int) -> None:
+        steps.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def noted(keys: Iterable[str]) -> None:
+        steps.append("removed")
+        remove(keys)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(store, "remove", noted)
+    places.set_aside(TABLE, PART)
+    assert PART in steps[: steps.index("removed")]
 
 
 def test_a_version_is_published_once(places: BucketPlaces, store: Watched) -> None:
