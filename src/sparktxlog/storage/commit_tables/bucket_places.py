@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 
 import structlog
@@ -154,7 +155,7 @@ class BucketPlaces(SiteTables):
             if UUID.fullmatch(first) or first == KEPT_COMMITS:
                 goes_on(self._store.url_of(found.key))
                 with suppress(ObjectMissingError):  # an attempt before moved it
-                    self._store.copy(found.key, f"{aside}/{found.key}")
+                    self._copy_aside(found.key, f"{aside}/{found.key}")
                 gone.append(found.key)
         if gone:
             with storing(self._local):
@@ -163,6 +164,12 @@ class BucketPlaces(SiteTables):
                 write_durably(entry.path / "in-the-bucket.txt", where)
                 attic.finish(entry)
             self._store.remove(gone)
+
+    def _copy_aside(self, key: str, target: str) -> None:
+        """Copy an object to a name, or to another one if that has other bytes."""
+        names = chain((target,), (f"{target}.{number}" for number in count(2)))
+        while self._store.copy(key, next(names)) is Created.OTHER:
+            goes_on(self._store.url_of(key))
 
     # -- what was ordered --------------------------------------------------------------------------
 

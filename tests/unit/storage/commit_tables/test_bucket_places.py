@@ -211,6 +211,18 @@ def test_a_node_that_leaves_its_history_moves_all_tables(
     assert ".forks/fork-7" in (Path(entry.directory) / "content/in-the-bucket.txt").read_text()
 
 
+def test_what_changed_between_two_attempts_to_leave_is_kept_twice(
+    places: BucketPlaces, store: Watched
+) -> None:
+    key, aside = f"{TABLE}/{PART}", f".forks/fork-7/{TABLE}/{PART}"
+    store.create(key, b"first")
+    store.copy(key, aside)  # and then the node was killed
+    store.replace(key, b"second")
+    places.set_all_aside("fork-7")
+    assert store.find(key) is None
+    assert (store.read(aside), store.read(f"{aside}.2")) == (b"first", b"second")
+
+
 def test_the_newest_checkpoint_can_be_read_here(places: BucketPlaces, store: Watched) -> None:
     places.publish(TABLE, 0, b"{}")
     checkpoint = f"_delta_log/{0:020}.checkpoint.parquet"
