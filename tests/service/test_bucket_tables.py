@@ -17,11 +17,13 @@ from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_catalog_api import Caller
 from tests.service.test_start_after_a_summary import free_ports
 from tests.support.delta_writer import StagedTable, path_of
-from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
+from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
 from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.store import Store
 from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.runtime.commit_tables import commit_catalog, commit_placer
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import CommitTableResult, verify_commit_tables
 
@@ -272,5 +274,35 @@ def test_a_commit_whose_files_are_not_in_the_bucket_is_refused(cluster: Cluster)
             )
             status, answer = await a.caller.commit(a.table.update(commit))
             assert status == 400 and "is not at this site" in answer["error"]["message"]
+
+    asyncio.run(main())
+
+
+def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node goes on with all else, and places what was committed meanwhile."""
+    monkeypatch.setattr(bucket, "_CREDENTIALS_S", 0)
+    monkeypatch.setattr(commit_catalog, "_RETRY_S", 0.2)
+    monkeypatch.setattr(commit_placer, "_RETRY_S", 0.2)
+    right = cluster.server.credentials_file.read_text()
+    own = cluster.directory / "credentials"
+    own.write_text(right)
+    cluster.server = replace(cluster.server, credentials_file=own)
+
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await a.write(1)
+            await b.placed(1)
+        own.write_text(right.replace(SECRET, "another-secret"))
+        async with cluster.running() as (a, b):
+            node = b.caller.node
+            await until(lambda: bool(node.catalog.placer.failures() or node.failed.done()))
+            assert not node.failed.done()
+            own.write_text(right)
+            await until(lambda: node.catalog._is_taken)
+            await a.write(2)
+            await b.placed(2)
+            await until(lambda: not node.catalog.placer.failures())
 
     asyncio.run(main())

@@ -211,6 +211,7 @@ class Node:
             self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
+            self._run("taking the store of commit tables", self.catalog.take())
             self._run("placing commits", self.catalog.placer.watch())
             self._run("telling what is held", self.sites_data.watch())
             self._run("noting placed commits", self.catalog.placer.settle())

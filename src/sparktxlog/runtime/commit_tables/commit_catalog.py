@@ -84,6 +84,8 @@ _T = TypeVar("_T")
 
 #: Seconds that a commit may take until it is ordered; then its outcome is unknown.
 COMMIT_TIMEOUT_S = 30.0
+#: Seconds that a start waits for the store of the tables; then between two further attempts.
+_START_S, _RETRY_S = 30.0, 10.0
 #: Code → error of a client, for rejections of the fold other than conflicts.
 _REJECTIONS = {kind.code: kind for kind in (StaleTimestampError, NameTakenError, UnknownTableError)}
 
@@ -132,6 +134,8 @@ class CommitCatalog:
                 self._owners.release(uuid),
             ),
         )
+        #: Whether the store is proved since the start.
+        self._is_taken = False
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -143,11 +147,29 @@ class CommitCatalog:
         Raises:
             ConfigError: It cannot be used (definite).
         """
-        config = self._base.config
         try:
-            await self._run("", self._places.take, f"{config.cluster}/{config.node_id}")
-        except StorageError as error:
+            async with asyncio.timeout(_START_S):
+                await self._take()
+        except (StorageError, TimeoutError) as error:
             _log.error("the store of commit tables cannot be asked", reason=str(error))
+
+    async def take(self) -> None:
+        """Take the store that did not answer at the start, once it does; until cancelled.
+
+        Raises:
+            ConfigError: It cannot be used, and nothing was changed there (definite).
+        """
+        while not self._is_taken:
+            await asyncio.sleep(_RETRY_S)
+            with suppress(StorageError):  # its tables say why
+                await self._take()
+                _log.info("the store of commit tables answers")
+        await self._base.loop.create_future()
+
+    async def _take(self) -> None:
+        config = self._base.config
+        await self._run("", self._places.take, f"{config.cluster}/{config.node_id}")
+        self._is_taken = True
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class CommitPlacer:
         after, ordered, master = 0, self._base.ordered, self._base.master
         placed = await self._base.run_blocking(self._base.journal.read_placed_versions)
         gone = set[str]()
-        with suppress(StuckFilesError):  # what hangs is not gone; each is looked at when it is used
+        with suppress(StorageError):  # what does not answer is not gone; each is looked at in use
             gone = await self._base.run_on_files("", self._gone, placed)
         self.versions.update({u: v for u, v in placed.items() if u not in gone} | self.versions)
         for uuid in gone & master.commit_tables.keys():

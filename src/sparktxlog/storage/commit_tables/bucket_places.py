@@ -30,7 +30,12 @@ import structlog
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import commits_among, is_of_checkpoint
-from sparktxlog.errors import ConfigError, CorruptLogError, ObjectMissingError
+from sparktxlog.errors import (
+    ConfigError,
+    CorruptLogError,
+    ObjectMissingError,
+    StoreUnavailableError,
+)
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
@@ -95,6 +100,8 @@ class BucketPlaces(SiteTables):
     def __init__(self, store: Store, local: Path, proof: Callable[[], object]) -> None:
         super().__init__()
         self._store, self._local, self._proof = store, local, proof
+        #: Whether the proof was begun and has not succeeded yet.
+        self._untaken = False
         #: Key → mark and SHA-256 of what was read there.
         self._known: dict[str, tuple[str, str]] = {}
         self._knowing = threading.Lock()
@@ -105,7 +112,19 @@ class BucketPlaces(SiteTables):
 
     # -- places ------------------------------------------------------------------------------------
 
+    @property
+    def _proved(self) -> Store:
+        """The bucket; before it is proved and this site's, nothing of a table is changed there."""
+        if self._untaken:
+            raise StoreUnavailableError(
+                f"{self._store.url} did not answer since the node started, so it is not known "
+                "whether it keeps its promises and is this site's",
+                url=self._store.url,
+            )
+        return self._store
+
     def take(self, owner: str) -> None:
+        self._untaken = True
         self._proof()
         if self._store.create(_OWNER, owner.encode()) is Created.OTHER:
             other = self._store.read(_OWNER).decode(errors="replace")[:200]
@@ -116,9 +135,10 @@ class BucketPlaces(SiteTables):
                 key="commit-table-url",
                 value=self._store.url,
             )
+        self._untaken = False
 
     def make(self, uuid: str) -> None:
-        self._store.create(f"{_GIVEN}/{uuid}", b"")
+        self._proved.create(f"{_GIVEN}/{uuid}", b"")
 
     def drop_unused(self, uuid: str) -> None:
         if next(iter(self._store.list(uuid)), None) is None:
@@ -234,7 +254,7 @@ class BucketPlaces(SiteTables):
         content = source if isinstance(source, bytes) else Path(source)
         found = self._store.find(key) if self._is_known(key) else None
         if found is None:
-            return self._store.create(key, content)
+            return self._proved.create(key, content)
         with storing(source if isinstance(source, str) else key):
             if isinstance(content, bytes):
                 size, digest = len(content), hashlib.sha256(content).hexdigest()
@@ -250,7 +270,7 @@ class BucketPlaces(SiteTables):
             return key in self._known
 
     def set_aside(self, uuid: str, path: str) -> None:
-        source = self.file(uuid, path)
+        store, source = self._proved, self.file(uuid, path)
         attic, why = (
             Attic.of_commit_tables(self._local),
             "other bytes were in the place of the log's",
@@ -267,7 +287,7 @@ class BucketPlaces(SiteTables):
                 sync_parents([kept], self._local)
         except FileNotFoundError:
             return
-        self._store.remove([f"{uuid}/{path}"])
+        store.remove([f"{uuid}/{path}"])
 
     def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[str]:
         return set()
@@ -313,7 +333,7 @@ class BucketPlaces(SiteTables):
         return self._object(f"{KEPT_COMMITS}/{uuid}/{name}")
 
     def forget_kept(self, uuid: str, version: int) -> None:
-        self._store.remove([self.kept_commit(uuid, version).key])
+        self._proved.remove([self.kept_commit(uuid, version).key])
 
     def keep_commits(self, uuid: str, versions: Iterable[int] | None) -> None:
         if versions is None:
@@ -322,7 +342,7 @@ class BucketPlaces(SiteTables):
         for version in versions:
             goes_on(self.where(uuid))
             with suppress(ObjectMissingError):  # Delta was faster; it has one
-                self._store.copy(
+                self._proved.copy(
                     f"{uuid}/{commit_file_name(version)}", self.kept_commit(uuid, version).key
                 )
 
@@ -330,7 +350,7 @@ class BucketPlaces(SiteTables):
         key = f"{uuid}/{commit_file_name(version)}"
         goes_on(self._store.url_of(key))
         content = source if isinstance(source, bytes) else Path(source)
-        if self._store.create(key, content) is Created.OTHER:
+        if self._proved.create(key, content) is Created.OTHER:
             raise CorruptLogError(
                 f"{self._store.url_of(key)} is not the commit that the log has as version "
                 f"{version}",

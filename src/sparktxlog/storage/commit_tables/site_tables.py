@@ -86,6 +86,9 @@ class SiteTables(ABC):
     def take(self, owner: str) -> None:
         """Prove at a start that the store keeps its promises, and that this site alone has it.
 
+        Until a call succeeded after one that failed, tables are not changed there:
+        `StoreUnavailableError`.
+
         Args:
             owner: Names the site, the same one at each start.
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
-from sparktxlog.errors import CorruptLogError, StagedCommitError
+from sparktxlog.errors import (
+    ConfigError,
+    CorruptLogError,
+    StagedCommitError,
+    StoreUnavailableError,
+)
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.store import OpenContent
 from sparktxlog.model.tables.commit_table import commit_file_name
@@ -69,6 +75,42 @@ def test_a_place_is_given_once_and_taken_back_while_nothing_is_there(
     store.create(f"{TABLE}/{PART}", ROWS)
     places.drop_unused(TABLE)
     assert places.has(TABLE), "somebody wrote there"
+
+
+def test_a_bucket_that_did_not_answer_is_not_changed_until_it_is_proved(
+    store: Watched, tmp_path: Path
+) -> None:
+    answers = False
+
+    def proof() -> None:
+        if not answers:
+            raise StoreUnavailableError("down")
+
+    places = BucketPlaces(store, tmp_path / "local", proof)
+    store.create(f"{TABLE}/{PART}", b"others")
+    with pytest.raises(StoreUnavailableError, match="down"):
+        places.take("log/A")
+    for change in (
+        partial(places.make, TABLE),
+        partial(places.place, TABLE, {"part-1.parquet": ROWS}),
+        partial(places.publish, TABLE, 0, b"{}"),
+        partial(places.holds, TABLE, staged(ROWS)),
+        partial(places.forget_kept, TABLE, 0),
+        partial(places.keep_commits, TABLE, range(1)),
+    ):
+        with pytest.raises(StoreUnavailableError, match="not known whether it keeps its promises"):
+            change()
+    assert [found.key for found in store.list()] == [f"{TABLE}/{PART}"]
+    answers = True
+    store.create(".owner", b"log/B")
+    with pytest.raises(ConfigError, match="has the commit tables of site 'log/B'"):
+        places.take("log/A")
+    with pytest.raises(StoreUnavailableError):
+        places.make(TABLE)
+    store.remove([".owner"])
+    places.take("log/A")
+    places.make(TABLE)
+    assert places.has(TABLE)
 
 
 def test_what_its_writer_staged_is_read_once_and_stays_where_it_is(
