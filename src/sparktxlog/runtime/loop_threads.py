@@ -160,6 +160,10 @@ class _Work:
         """Return for how long it has made no progress, seconds."""
         return now - (self.asked if self.progress is None else self.progress.at)
 
+    def may_take_s(self) -> float:
+        """Return for how long it may make no progress until nobody waits for it, seconds."""
+        return STUCK_S if self.progress is None else max(STUCK_S, self.progress.may_take_s)
+
     def begin_again(self, now: float) -> None:
         """Count from now on: until now it could make no progress."""
         self.asked = now
@@ -276,11 +280,11 @@ class FileThreads:
         held = sum(one.progress is not None for one in slow)
         self._threads.allow(min(self._most + held, _MOST_THREADS))
         for one in slow:
-            if one.is_stuck or one.idle_s(now) < STUCK_S:
+            if one.is_stuck or one.idle_s(now) < one.may_take_s():
                 continue
             one.is_stuck = one.progress is not None
             path = _path(one)
-            _log.error("work on files does not come back", path=path, seconds=STUCK_S)
+            _log.error("work on files does not come back", path=path, seconds=one.may_take_s())
             _fail(one, path)
             for place, found in self._places.items():
                 if place and one.concerns(place):

@@ -51,6 +51,8 @@ class Progress:
     path: str
     #: When it was seen to go on, monotonic seconds.
     at: float
+    #: Seconds that what it does since then may take, without being seen to go on.
+    may_take_s: float = 0.0
 
     @classmethod
     def begin(cls, place: str) -> Progress:
@@ -63,10 +65,16 @@ class Progress:
 _PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
 
 
-def goes_on(path: str | Path) -> None:
-    """Note that this thread goes on, at a path."""
+def goes_on(path: str | Path, may_take_s: float = 0.0) -> None:
+    """Note that this thread goes on, at a path.
+
+    Args:
+        may_take_s: What it does next ends by itself within so many seconds; 0 = within those that
+            a disk or mount has.
+    """
     if (progress := _PROGRESS.get()) is not None:
         progress.path, progress.at = str(path), time.monotonic()
+        progress.may_take_s = may_take_s
 
 
 def with_progress(work: Callable[..., _T]) -> Callable[..., _T]:

@@ -178,6 +178,27 @@ def test_what_goes_on_may_take_long(soon: None, tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_ends_by_itself_may_take_as_long_as_it_says(soon: None) -> None:
+    """As a request to a bucket, which is repeated for a minute."""
+
+    async def main() -> None:
+        threads, gate = FileThreads(2, "t"), threading.Event()
+
+        def asks(most_s: float) -> bool:
+            goes_on("s3://b/t/x", most_s)
+            return gate.wait(10)
+
+        longer, other = threads.run("s3://b/t", asks, 60.0), threads.run("s3://b/u", asks, 0.0)
+        with pytest.raises(StuckFilesError, match="s3://b/t/x"):
+            await other
+        assert not longer.done()
+        gate.set()
+        assert await longer
+        threads.close()
+
+    asyncio.run(main())
+
+
 def test_work_at_several_places_is_blamed_on_the_one_it_is_at(
     soon: None, tmp_path: Path, pipe: tuple[int, int]
 ) -> None:

@@ -15,9 +15,10 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -66,6 +67,8 @@ _REMOVED_AT_ONCE = 1000
 _CREDENTIALS_S = 300
 #: An answer that stands still, or takes very long in all, is asked for again.
 _CLIENT: dict[str, Any] = {"timeout": "1h", "read_timeout": "120s", "connect_timeout": "5s"}
+#: So many seconds a request may take, with its repetitions; then it hangs.
+_REQUEST_S = 240.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_REPEATS = 20
 
@@ -187,6 +190,7 @@ class BucketStore:
         self.counts.add(RequestKind.GET)
         while at < found.size_bytes:
             try:
+                goes_on(url, _REQUEST_S)
                 for chunk in result.stream(min_chunk_size=PIECE_BYTES):
                     goes_on(url)
                     view = memoryview(chunk)
@@ -195,6 +199,7 @@ class BucketStore:
                         self.counts.add(RequestKind.GET, 0, len(piece))
                         at += len(piece)
                         yield piece
+                    goes_on(url, _REQUEST_S)
                 failure: BaseError | None = None
             except BaseError as error:
                 failure = error
@@ -286,7 +291,7 @@ class BucketStore:
                 lambda: obstore.put(
                     self._client,
                     key,
-                    content,
+                    _uploaded(content, size, self.url_of(key)) if in_parts else content,
                     mode=mode,
                     attributes=marked,
                     use_multipart=in_parts,
@@ -309,7 +314,8 @@ class BucketStore:
         """Look what is under a key after a failure, which is raised if that fails, too."""
         self.counts.add(RequestKind.HEAD)
         try:
-            found = obstore.get(self._client, key, options={"head": True})
+            with _asking(self.url_of(key)):
+                found = obstore.get(self._client, key, options={"head": True})
         except FileNotFoundError:
             return None
         except BaseError:
@@ -334,9 +340,9 @@ class BucketStore:
         check_relative_path(source)
         check_relative_path(target)
         self.counts.add(RequestKind.COPY)
-        goes_on(self.url_of(target))
         try:
-            obstore.copy(self._client, source, target, overwrite=False)
+            with _asking(self.url_of(target)):
+                obstore.copy(self._client, source, target, overwrite=False)
             self._exists = True
             return Created.NEW
         except (AlreadyExistsError, GenericError, FileNotFoundError) as error:
@@ -373,6 +379,7 @@ class BucketStore:
         said, attempts = set[str](), _ATTEMPTS
         while attempts:
             try:
+                goes_on(url, _REQUEST_S)
                 for page in obstore.list(self._client, prefix or None, chunk_size=_LISTED_AT_ONCE):
                     goes_on(url)
                     self.counts.add(RequestKind.LIST)
@@ -384,6 +391,7 @@ class BucketStore:
                             attempts = _ATTEMPTS
                             if found["size"] or not self._marks_directory(key):
                                 yield _found(key, found)
+                    goes_on(url, _REQUEST_S)
                 self._exists = True
                 return
             except (BaseError, FileNotFoundError) as error:
@@ -439,9 +447,9 @@ class BucketStore:
         """
         url = self.url_of(key)
         for attempt in range(1, _ATTEMPTS + 1):
-            goes_on(url)
             try:
-                answer = request()
+                with _asking(url):
+                    answer = request()
             except BaseError as error:
                 if attempt < _ATTEMPTS and is_cut(error):
                     continue
@@ -451,6 +459,16 @@ class BucketStore:
             self._exists = True
             return answer
         raise AssertionError("unreachable")
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[None]:
+    """Let a request take its time; nothing else may."""
+    goes_on(url, _REQUEST_S)
+    try:
+        yield
+    finally:
+        goes_on(url)
 
 
 def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
@@ -529,6 +547,24 @@ def _size_of(content: bytes | Path) -> int:
         return len(content)
     with storing(content):
         return content.stat().st_size
+
+
+def _uploaded(content: bytes | Path, size: int, url: str) -> Iterator[bytes]:
+    """Yield what is sent in parts: each of them shows that the upload goes on.
+
+    Raises:
+        StorageError: The file has another size by now, or cannot be read.
+    """
+    with (
+        storing(url if isinstance(content, bytes) else content),
+        BytesIO(content) if isinstance(content, bytes) else content.open("rb") as source,
+    ):
+        while piece := source.read(PIECE_BYTES):
+            size -= len(piece)
+            goes_on(url, _REQUEST_S)
+            yield piece
+    if size:
+        raise StorageError(f"{content!s:.200} changed while it was sent", url=url)
 
 
 def _nothing() -> Generator[bytes, None, None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,32 @@ def test_of_equal_large_files_one_is_first(
     monkeypatch.setattr(BucketStore, "find", other_was_faster)
     assert parted.create("a", b"large") is Created.EQUAL
     assert {found.key for found in store.list()} == {"a"}
+
+
+def test_an_upload_in_parts_shows_that_it_goes_on(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A file of gigabytes takes minutes, and does not hang."""
+    path, shown = tmp_path / "large", list[tuple[str, float]]()
+    path.write_bytes(os.urandom(20 << 20))
+    monkeypatch.setattr(
+        bucket, "goes_on", lambda at, may_take_s=0.0: shown.append((at, may_take_s))
+    )
+    store.replace("a", path)
+    assert shown.count(("memory://bucket/a", bucket._REQUEST_S)) >= 20
+    assert shown[-1] == ("memory://bucket/a", 0.0), "what follows has no more time than others"
+    assert store.read("a") == path.read_bytes()
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_there(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(bytes(10 << 20))
+    monkeypatch.setattr(bucket, "_size_of", lambda content: (10 << 20) + 1)
+    with pytest.raises(StorageError, match="changed while it was sent"):
+        store.replace("a", path)
+    assert store.find("a") is None
 
 
 def test_too_large_a_file_is_refused(store: BucketStore, monkeypatch: pytest.MonkeyPatch) -> None:
