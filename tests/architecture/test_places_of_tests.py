@@ -107,7 +107,6 @@ ELSEWHERE = {
     "runtime/commit/delivery.py": "service/test_client_api.py",
     "runtime/commit_tables/site_places.py": "service/test_bucket_tables.py",
     "storage/commit_tables/site_tables.py": "unit/storage/commit_tables/test_table_places.py",
-    "files/stores/objects.py": "unit/storage/commit_tables/test_bucket_places.py",
     "runtime/commit_tables/commit_catalog.py": "service/test_commit_tables.py",
     "runtime/commit_tables/commit_placer.py": "service/test_travelling_commits.py",
     "runtime/commit_tables/reader_tables.py": "service/test_reader_tables.py",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,7 @@ class ObjectReader(io.RawIOBase):
 
     def _end(self) -> None:
         self._left = memoryview(b"")
-        if self._content is not None:
-            self._content.pieces.close()
-            self._content = None
+        content, self._content = self._content, None
+        if content is not None:
+            with suppress(ValueError):  # a thread is in it: the request ends when that leaves it
+                content.pieces.close()
