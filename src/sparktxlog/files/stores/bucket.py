@@ -164,18 +164,14 @@ class BucketStore:
         if mark is not None:
             options["if_match"] = mark
         try:
-            return self._ask(
+            result = self._ask(
                 key, "read it", lambda: obstore.get(self._client, key, options=options), raw=True
             )
         except FileNotFoundError:
             self._check_bucket()
             raise missing(self.url_of(key), "read it") from None
         except PreconditionError:
-            raise StorageError(
-                f"{self.url_of(key)} was replaced while it was read",
-                hint="Read it again.",
-                url=self.url_of(key),
-            ) from None
+            raise self._replaced(key) from None
         except BaseError as error:
             # Each provider says another thing about a range that begins at the end.
             if "range" in options and status_of(error) in (None, 400, 416):
@@ -183,6 +179,14 @@ class BucketStore:
                 if found is not None and found.size_bytes <= offset:
                     return found
             raise failure_of(error, self.url_of(key), "read it") from None
+        if mark is not None and _found(key, result.meta).mark != mark:
+            raise self._replaced(key)  # not all servers look at the condition
+        return result
+
+    def _replaced(self, key: str) -> StorageError:
+        url = self.url_of(key)
+        text = f"{url} was replaced while it was read"
+        return StorageError(text, hint="Read it again.", url=url)
 
     def _pieces(self, found: Found, result: GetResult, offset: int) -> Generator[bytes, None, None]:
         """Yield the bytes of an object from an offset on; a broken answer is asked for again."""

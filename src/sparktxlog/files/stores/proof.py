@@ -161,10 +161,16 @@ class _Trial:
                 raise self._lie(f"bytes from {begin} on are not those that were put", "Range")
 
     def _overwriting(self) -> None:
-        key = self._key("overwriting")
+        key, marks = self._key("overwriting"), {""}
         for content in (b"first", b"", b"third"):
             self._store.replace(key, content)
             self._expect(key, content)
+            found = self._store.find(key)
+            if found is None or found.mark in marks:
+                raise self._lie(
+                    "other bytes have no other ETag, so what was read is mixed up", "ETag"
+                )
+            marks.add(found.mark)
 
     def _creating(self) -> None:
         key, writer = self._key("creating"), secrets.token_hex(8)

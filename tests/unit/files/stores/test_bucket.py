@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from sparktxlog.errors import StorageError, StoreUnavailableError
+from sparktxlog.errors import LyingStoreError, StorageError, StoreUnavailableError
 from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.bucket import BucketStore
-from sparktxlog.files.stores.store import Created
+from sparktxlog.files.stores.proof import prove
+from sparktxlog.files.stores.store import Created, Found
 
 CUT = "HTTP error\n\nDebug source: kind: Body, source: IncompleteBody"
 
@@ -198,6 +200,38 @@ def test_an_object_that_is_replaced_while_it_is_read_is_not_mixed(
     assert len(next(pieces)) == 1 << 20
     with pytest.raises(StorageError, match="was replaced"):
         list(pieces)
+
+
+def test_a_server_that_ignores_conditions_of_a_read_mixes_nothing(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create("a", b"12345")
+    mark = store.open("a").found.mark
+    store.replace("a", b"67890")
+    real = obstore.get
+
+    def get(client: Any, key: str, *, options: dict[str, Any]) -> Any:
+        options.pop("if_match")
+        return real(client, key, options=options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(obstore, "get", get)
+    with pytest.raises(StorageError, match="was replaced"):
+        store._get("a", 2, None, mark)
+
+
+def test_a_store_whose_marks_stay_is_refused(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of an object is not read again while it has the same mark."""
+    real = store.find
+
+    def find(key: str) -> Found | None:
+        found = real(key)
+        return None if found is None else replace(found, mark="")
+
+    monkeypatch.setattr(store, "find", find)
+    with pytest.raises(LyingStoreError, match="other bytes have no other ETag"):
+        prove(store)
 
 
 def test_an_answer_that_never_goes_on_ends(store: BucketStore) -> None:
