@@ -18,6 +18,7 @@ from threading import Barrier
 from sparktxlog.errors import LyingStoreError, ObjectMissingError, StorageError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
+from sparktxlog.storage.foreign_files import INCOMING
 
 #: Writers that race, and how often: the fewer, the more likely a store is right by luck.
 #: SeaweedFS lets many that race for a name wait for seconds.
@@ -57,7 +58,7 @@ def prove(store: BucketStore, *, racers: int = _RACERS, races: int = _RACES) -> 
         StorageError: As `Store`.
     """
     begun = time.monotonic()
-    trial = _Trial(store, f".proof-{secrets.token_hex(8)}", racers, races)
+    trial = _Trial(store, f"{INCOMING}/proof-{secrets.token_hex(8)}", racers, races)
     try:
         for check in trial.checks:
             trial.run(check)

@@ -234,6 +234,19 @@ def test_a_store_whose_marks_stay_is_refused(
         prove(store)
 
 
+def test_what_a_killed_proof_leaves_is_where_the_bucket_removes_it(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "remove", lambda keys: killed())
+    with pytest.raises(KeyboardInterrupt):
+        prove(store)
+    left = [found.key for found in store.list()]
+    assert left and all(key.startswith(".incoming/") for key in left)
+
+
 def test_an_answer_that_never_goes_on_ends(store: BucketStore) -> None:
     store.create("a", b"12345")
 
