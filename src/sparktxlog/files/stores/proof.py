@@ -18,7 +18,7 @@ from threading import Barrier
 from sparktxlog.errors import LyingStoreError, ObjectMissingError, StorageError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
-from sparktxlog.storage.foreign_files import INCOMING
+from sparktxlog.storage.foreign_files import INCOMING, with_progress
 
 #: Writers that race, and how often: the fewer, the more likely a store is right by luck.
 #: SeaweedFS lets many that race for a name wait for seconds.
@@ -234,7 +234,7 @@ class _Trial:
             return create(number)
 
         with ThreadPoolExecutor(self._racers) as racers:
-            results = list(racers.map(run, range(self._racers)))
+            results = list(racers.map(with_progress(run), range(self._racers)))
         winners = [number for number, result in enumerate(results) if result is Created.NEW]
         if len(winners) != 1:
             raise self._lie(f"of {self._racers} writers at once {len(winners)} were first", header)

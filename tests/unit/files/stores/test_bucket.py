@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, Found
+from sparktxlog.storage import foreign_files
+from sparktxlog.storage.foreign_files import Progress
 
 CUT = "HTTP error\n\nDebug source: kind: Body, source: IncompleteBody"
 
@@ -232,6 +235,25 @@ def test_a_store_whose_marks_stay_is_refused(
     monkeypatch.setattr(store, "find", find)
     with pytest.raises(LyingStoreError, match="other bytes have no other ETag"):
         prove(store)
+
+
+def test_writers_that_race_show_that_the_proof_goes_on(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some stores let each wait for the one before: a start of a node waits for all."""
+    shown, real = list[Progress | None](), store.copy
+
+    def copy(source: str, target: str) -> Created:
+        shown.append(foreign_files._PROGRESS.get())
+        return real(source, target)
+
+    def main() -> None:
+        progress = Progress.begin("s3://bucket")
+        prove(store, racers=2, races=1)
+        assert shown and all(one is progress for one in shown)
+
+    monkeypatch.setattr(store, "copy", copy)
+    copy_context().run(main)
 
 
 def test_what_a_killed_proof_leaves_is_where_the_bucket_removes_it(
