@@ -151,7 +151,8 @@ class CommitCatalog:
             async with asyncio.timeout(_START_S):
                 await self._take()
         except (StorageError, TimeoutError) as error:
-            _log.error("the store of commit tables cannot be asked", reason=str(error))
+            reason = str(error) or f"no answer in {_START_S:g} s"
+            _log.error("the store of commit tables cannot be asked", reason=reason)
 
     async def take(self) -> None:
         """Take the store that did not answer at the start, once it does; until cancelled.
