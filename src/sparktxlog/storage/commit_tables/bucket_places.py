@@ -17,6 +17,7 @@ import hashlib
 import io
 import secrets
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -29,7 +30,7 @@ import structlog
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
-from sparktxlog.delta.log_files import commits_among, is_of_checkpoint
+from sparktxlog.delta.log_files import commits_among, is_of_checkpoint, whole_checkpoints
 from sparktxlog.errors import (
     ConfigError,
     CorruptLogError,
@@ -52,6 +53,8 @@ _OWNER, _GIVEN, _FORKS = ".owner", ".given", ".forks"
 _BLOCK_BYTES = 1 << 20
 #: Checkpoints that were read, below the directory of what is on its way.
 _LOGS_READ = ".logs"
+#: So many of a table, the newest ones: one may be damaged.
+_CHECKPOINTS_READ = 2
 #: Objects whose digest is remembered.
 _REMEMBERED = 65_536
 
@@ -105,6 +108,10 @@ class BucketPlaces(SiteTables):
         #: Key → mark and SHA-256 of what was read there.
         self._known: dict[str, tuple[str, str]] = {}
         self._knowing = threading.Lock()
+        #: Key → mark of what `log_directory` has on this machine.
+        self._read_here: dict[str, str] = {}
+        #: UUIDs of tables of which it has something, or looked.
+        self._logs_read: set[str] = set()
 
     @cached_property
     def arrivals(self) -> Arrivals:
@@ -316,16 +323,26 @@ class BucketPlaces(SiteTables):
         return commits_among(found.key.rpartition("/")[2] for found in self._store.list(prefix))
 
     def log_directory(self, uuid: str) -> Path:
-        copy = self._local / _LOGS_READ / uuid
+        copy, log = self._local / _LOGS_READ / uuid, f"{uuid}/{COMMIT_LOG[:-1]}"
+        found = {one.key.removeprefix(f"{uuid}/"): one for one in self._store.list(log)}
+        names = set(filter(is_of_checkpoint, found))
+        older = whole_checkpoints(names, sys.maxsize)[:-_CHECKPOINTS_READ]
+        names.difference_update(*(parts for _, parts in older))
         with storing(copy):
-            shutil.rmtree(copy, ignore_errors=True)
-            for found in self._store.list(f"{uuid}/{COMMIT_LOG[:-1]}"):
-                name = found.key.removeprefix(f"{uuid}/")
-                if is_of_checkpoint(name):
-                    path = copy / name
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with path.open("wb") as file, suppress(ObjectMissingError):
-                        file.writelines(self._store.open(found.key).pieces)
+            with self._knowing:
+                if uuid not in self._logs_read:  # of an earlier process
+                    shutil.rmtree(copy, ignore_errors=True)
+                    self._logs_read.add(uuid)
+            for path in copy.rglob("*"):
+                is_named = path.is_file() and path.suffix != ".new"
+                if is_named and path.relative_to(copy).as_posix() not in names:
+                    path.unlink(missing_ok=True)
+            for name in sorted(names):
+                one = found[name]
+                if not (copy / name).exists() or self._read_here.get(one.key) != one.mark:
+                    with suppress(FileNotFoundError):  # Delta cleans up its log
+                        self._object(one.key).link_as(ForeignFile(str(copy), name))
+                        self._read_here[one.key] = one.mark
         return copy
 
     def kept_commit(self, uuid: str, version: int) -> _TableObject:

@@ -270,3 +270,28 @@ def test_the_newest_checkpoint_can_be_read_here(places: BucketPlaces, store: Wat
     checkpoint = f"_delta_log/{0:020}.checkpoint.parquet"
     store.create(f"{TABLE}/{checkpoint}", b"PAR1")
     assert (places.log_directory(TABLE) / checkpoint).read_bytes() == b"PAR1"
+
+
+def test_of_many_checkpoints_the_newest_are_read_once(places: BucketPlaces, store: Watched) -> None:
+    def put(version: int) -> str:
+        name = f"_delta_log/{version:020}.checkpoint.parquet"
+        store.create(f"{TABLE}/{name}", b"PAR1 %d" % version)
+        return name
+
+    def here() -> set[str]:
+        directory = places.log_directory(TABLE)
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        return {path.relative_to(directory).as_posix() for path in files}
+
+    left = places.arrivals.root / ".logs" / TABLE / "_delta_log" / ".of-a-killed-node.new"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    first, second, third = put(10), put(20), put(30)
+    assert here() == {second, third}
+    assert here() == {second, third}
+    assert sorted(store.opened) == [f"{TABLE}/{second}", f"{TABLE}/{third}"]
+    fourth = put(40)
+    store.remove([f"{TABLE}/{first}", f"{TABLE}/{second}"])
+    assert here() == {third, fourth}
+    store.replace(f"{TABLE}/{fourth}", b"PAR1 again")
+    assert (places.log_directory(TABLE) / fourth).read_bytes() == b"PAR1 again"
