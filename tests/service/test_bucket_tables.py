@@ -300,7 +300,8 @@ def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
             await until(lambda: bool(node.catalog.placer.failures() or node.failed.done()))
             assert not node.failed.done()
             own.write_text(right)
-            await until(lambda: node.catalog._is_taken)
+            catalogs = [one.caller.node.catalog for one in (a, b)]
+            await until(lambda: all(one._is_taken for one in catalogs))
             await a.write(2)
             await b.placed(2)
             await until(lambda: not node.catalog.placer.failures())

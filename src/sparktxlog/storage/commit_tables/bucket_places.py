@@ -67,9 +67,11 @@ class _TableObject(StoredObject):
     seen: Callable[[str, str, str], None]
 
     def link_as(self, target: ForeignFile) -> None:
-        """Copy it to a disk of the node; its name never has a part of it."""
+        self.copy_to(Path(target.path))
+
+    def copy_to(self, path: Path) -> None:
+        """Copy it to a disk of the node; the name never has a part of it; errors as `open`."""
         digest = hashlib.sha256()
-        path = Path(target.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_name(f".{secrets.token_hex(8)}.new")
         try:
@@ -341,7 +343,7 @@ class BucketPlaces(SiteTables):
                 one = found[name]
                 if not (copy / name).exists() or self._read_here.get(one.key) != one.mark:
                     with suppress(FileNotFoundError):  # Delta cleans up its log
-                        self._object(one.key).link_as(ForeignFile(str(copy), name))
+                        self._object(one.key).copy_to(copy / name)
                         self._read_here[one.key] = one.mark
         return copy
 
