@@ -143,14 +143,7 @@ class _Trial:
     def _ranges(self) -> None:
         key, content = self._key("ranges"), bytes(range(256)) * 40
         self._store.create(key, content)
-        for begin, size in (
-            (0, 1),
-            (1, 255),
-            (5000, None),
-            (10_239, 5),
-            (10_240, None),
-            (99_999, 1),
-        ):
+        for begin, size in _RANGES:
             end = None if size is None else begin + size
             try:
                 found = self._store.read(key, offset=begin, size=size)
