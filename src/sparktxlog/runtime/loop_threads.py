@@ -5,9 +5,9 @@ threads several pieces of work for each of them.  What ends while the loop is bu
 
 Some work on files that others share: a mount that does not answer holds some threads, not all.
 A thread in a call of the system cannot be ended.  So work on a place gets a part of the threads
-only.  A waiter for work that makes no progress gets an error.  A step that ends by itself, as a request to
-a bucket, may take longer: it says so by `goes_on`.  The thread of that work is replaced,
+only.  A waiter for work that makes no progress gets an error.  The thread of that work is replaced,
 and is named until the call returns.  Meanwhile nothing else is begun at that place (decision 77).
+A step that ends by itself, as a request to a bucket, may take longer: it says so by `goes_on`.
 """
 
 from __future__ import annotations
