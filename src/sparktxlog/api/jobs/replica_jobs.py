@@ -89,7 +89,7 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         lake = arguments.lake or source.info().lake_root
         rows, commits = source.rows_and_commits([arguments.table], lake)
     if commits:
-        return _repair_commit_table(context)
+        return _repair_commit_table(context, commits)
     (arguments.table,) = rows
     if arguments.dry_run:
         outcome, applied = _diagnosed(context), None
@@ -108,13 +108,11 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     return job.DIVERGED if wrong else job.OK, result
 
 
-def _repair_commit_table(context: job.JobContext) -> tuple[int, dict[str, Any]]:
+def _repair_commit_table(context: job.JobContext, names: list[str]) -> tuple[int, dict[str, Any]]:
     """Have the node recount a commit table, and fetch what is wrong from other sites."""
     a = context.arguments
     with closing(context.open_source()) as source:
-        (found,) = verify_commit_tables(
-            source, [a.table], repair=not a.dry_run, right=a.right or ""
-        )
+        (found,) = verify_commit_tables(source, names, repair=not a.dry_run, right=a.right or "")
     say("\n".join(found.lines()))
     result = asdict(found) | {"sound": found.sound}
     return job.OK if found.sound else job.DIVERGED, {"commit_table": result}
