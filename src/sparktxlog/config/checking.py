@@ -116,6 +116,14 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
             str(read["reader-table-dir"]),
             "is not kept for commit tables in a bucket (commit-table-url)",
         )
+    if read["store-endpoint"].startswith("http://") and not read["store-allow-http"]:
+        raise _wrong(
+            values["store-endpoint"][1],
+            "store-endpoint",
+            read["store-endpoint"],
+            "is not encrypted",
+            "Write https://, or store-allow-http = true for a network that nobody else reads.",
+        )
     for low, high in _ASCENDING:
         if read[low] > read[high]:
             source = values.get(high, values.get(low, (None, where)))[1]

@@ -126,6 +126,7 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({"lake-dir": "/x/100%25/lake"}, "lake-dir", "without %25 in its path"),
         ({"commit-table-dir": "/x/a%2Fb"}, "commit-table-dir", "without %2F in its path"),
         ({"reader-table-dir": "/x/a%e4b"}, "reader-table-dir", "without %e4 in its path"),
+        ({"store-endpoint": "http://10.0.0.9:9000"}, "store-endpoint", "is not encrypted"),
         ({"listen": "nowhere"}, "listen", "expected host:port"),
         ({"listen": "0.0.0.0:7001"}, "client-token", "is required when listening"),
         ({"id-window": "many"}, "id-window", "expected a number"),
