@@ -112,7 +112,7 @@ def test_damage_is_found_told_and_mended(
             aside = attic / f"files-{b.directory.name}" / "content"
             assert (aside / changed).read_bytes() == b"swor"
             assert (aside / commit_file_name(4)).read_bytes() == b"foreign"
-            for command in (("verify", "--table", T, "--json"), ("repair", T)):
+            for command in (("verify", "--table", T, "--json"), ("repair", "t")):
                 code = await asyncio.to_thread(invoke, monkeypatch, *command, *url)
                 assert code == 0, capsys.readouterr()
             assert "sound" in capsys.readouterr().err
