@@ -342,6 +342,27 @@ def test_doctor_tries_the_stores_that_are_named(
     assert lying["grade"] == "problem" and "If-None-Match" in lying["text"] and lying["fix"]
 
 
+@pytest.mark.slow
+def test_doctor_tries_a_node_s_bucket_by_the_node_s_settings(
+    seaweedfs: StoreServer,
+    prefix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(
+        f'node-id = "A"\nmaster-url = "http://127.0.0.1:1"\ndata-dir = "{tmp_path}/data"\n'
+        f'commit-table-url = "s3://lake/{prefix}"\nstore-endpoint = "{seaweedfs.endpoint}"\n'
+        f'store-allow-http = true\nstore-credentials-file = "{seaweedfs.credentials_file}"\n'
+    )
+    invoke(monkeypatch, "doctor", "--json", "--config", str(path), "--store", "s3://none-such/x")
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    own, other = [one for one in findings if one["check"] == "store"]
+    assert own["grade"] == "ok" and f"s3://lake/{prefix} keeps what it promises" in own["text"]
+    assert "s3://none-such/x" in other["text"] and "credentials" not in other["text"]
+
+
 def test_what_was_asked_for_is_counted(seaweedfs: StoreServer, prefix: str, file: Path) -> None:
     store = seaweedfs.store(prefix)
     store.create("a", b"12345")

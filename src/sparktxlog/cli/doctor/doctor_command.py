@@ -49,8 +49,8 @@ def doctor(
         list[str] | None,
         typer.Option(
             "--store",
-            help="Bucket to try, such as s3://bucket/prefix, by the settings of the environment; "
-            "may be given several times.",
+            help="Bucket to try, such as s3://bucket/prefix, by the settings of --config, else of "
+            "the environment; may be given several times.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -59,17 +59,14 @@ def doctor(
 
     It looks at Python, Java, Spark and its JARs, disks, fsync, files of the queue table, ports,
     modes of files with secrets, addresses of peers and tokens.  Run it as the node's user, on the
-    node's machine.  It needs neither a node nor Spark, and changes nothing; in each --store it puts
-    some objects below a name of its own, races for them, and removes them.  `status` says what a
-    node warns of, and `peers` how its links and clocks are.
+    node's machine.  It needs neither a node nor Spark, and changes nothing; in the bucket of the
+    node's commit tables, and in each --store, it puts some objects below a name of its own, races
+    for them, and removes them.  `status` says what a node warns of, and `peers` how its links and
+    clocks are.
 
     Exit code 1: there is a problem.
     """
-    found = list(_examine(config, url))
-    if store:
-        from sparktxlog.cli.doctor.store_checks import check_stores
-
-        found += check_stores(store, os.environ)
+    found = list(_examine(config, url, store or ()))
     problems = sum(finding.grade is Grade.PROBLEM for finding in found)
     warnings = sum(finding.grade is Grade.WARNING for finding in found)
     if as_json:
@@ -83,7 +80,7 @@ def doctor(
     end(ExitCode.ERROR if problems else ExitCode.IN_SYNC)
 
 
-def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
+def _examine(path: Path | None, url: str | None, stores: Sequence[str]) -> Iterator[Finding]:
     yield from check_software()
     config = None
     if path is not None:
@@ -112,6 +109,25 @@ def _examine(path: Path | None, url: str | None) -> Iterator[Finding]:
     elif info is not None and is_loopback(node_address(asked).hostname or ""):
         yield from check_disks(_shown_directories(info), None)
     yield from said
+    yield from _tried(config, stores)
+
+
+def _tried(config: NodeConfig | None, stores: Sequence[str]) -> Iterator[Finding]:
+    """Try the bucket of a node, if it has one, and the stores that are named."""
+    own = None if config is None else config.commit_table_url
+    if own is None and not stores:
+        return
+    from sparktxlog.cli.doctor.store_checks import check_stores
+    from sparktxlog.files.stores.store_settings import StoreSettings
+    from sparktxlog.runtime.commit_tables.site_places import settings_of_stores
+
+    if config is None:
+        # The library does not look for this variable.
+        allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        settings = StoreSettings(allow_http=allow_http)
+    else:
+        settings = settings_of_stores(config)
+    yield from check_stores(dict.fromkeys([own, *stores] if own else stores), settings)
 
 
 def _exposed(config: NodeConfig) -> Iterator[Finding]:

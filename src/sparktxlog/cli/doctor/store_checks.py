@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from sparktxlog.cli.doctor.findings import Finding, good, problem
 from sparktxlog.errors import TxLogError
@@ -11,15 +11,13 @@ from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 
 
-def check_stores(urls: Iterable[str], environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_stores(urls: Iterable[str], settings: StoreSettings) -> Iterator[Finding]:
     """Try each store below a prefix of its own, which is removed.
 
     Args:
         urls: As `store_at` takes them.
-        environ: It may allow http, which the library does not look for.
+        settings: How all of them are reached.
     """
-    allow_http = environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
-    settings = StoreSettings(allow_http=allow_http)
     for url in urls:
         try:
             yield _check(url, settings)

@@ -48,6 +48,7 @@ from sparktxlog.errors import (
     StagedCommitError,
     StaleTimestampError,
     StorageError,
+    StoreUnavailableError,
     UnknownTableError,
     VersionConflictError,
 )
@@ -84,6 +85,8 @@ _T = TypeVar("_T")
 
 #: Seconds that a commit may take until it is ordered; then its outcome is unknown.
 COMMIT_TIMEOUT_S = 30.0
+#: Names the store of the tables where it fails.
+_STORE = "asking the store of commit tables"
 #: Seconds that a start waits for the store of the tables; then between two further attempts.
 _START_S, _RETRY_S = 30.0, 10.0
 #: Code → error of a client, for rejections of the fold other than conflicts.
@@ -142,7 +145,7 @@ class CommitCatalog:
     async def start(self) -> None:
         """Prove that the store of the tables is this site's and keeps its promises.
 
-        One that does not answer is only named in the log: its tables say the same later.
+        If it does not answer, the status says so, and `take` goes on.
 
         Raises:
             ConfigError: It cannot be used (definite).
@@ -150,9 +153,11 @@ class CommitCatalog:
         try:
             async with asyncio.timeout(_START_S):
                 await self._take()
-        except (StorageError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {_START_S:g} s"
-            _log.error("the store of commit tables cannot be asked", reason=reason)
+        except StorageError as error:
+            self._base.supervisor.note(_STORE, error)
+        except TimeoutError:
+            waited = StoreUnavailableError(f"the bucket has not answered for {_START_S:g} s")
+            self._base.supervisor.note(_STORE, waited)
 
     async def take(self) -> None:
         """Take the store that did not answer at the start, once it does; until cancelled.
@@ -162,15 +167,17 @@ class CommitCatalog:
         """
         while not self._is_taken:
             await asyncio.sleep(_RETRY_S)
-            with suppress(StorageError):  # its tables say why
+            try:
                 await self._take()
-                _log.info("the store of commit tables answers")
+            except StorageError as error:
+                self._base.supervisor.note(_STORE, error)
         await self._base.loop.create_future()
 
     async def _take(self) -> None:
         config = self._base.config
         await self._run("", self._places.take, f"{config.cluster}/{config.node_id}")
         self._is_taken = True
+        self._base.supervisor.clear(_STORE)
 
     # -- questions ---------------------------------------------------------------------------------
 

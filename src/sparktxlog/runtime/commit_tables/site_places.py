@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from sparktxlog.config import NodeConfig
+from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
@@ -29,17 +30,24 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     from sparktxlog.files.stores.bucket import BucketStore
     from sparktxlog.files.stores.opening import store_at
     from sparktxlog.files.stores.proof import prove
-    from sparktxlog.files.stores.store_settings import StoreSettings
     from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
 
-    settings = StoreSettings(
+    store = store_at(config.commit_table_url, settings_of_stores(config), field="commit-table-url")
+    assert isinstance(store, BucketStore), "the setting takes no path"
+    if metrics is not None:
+        metrics.show_requests(store.counts)
+    return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))
+
+
+def settings_of_stores(config: NodeConfig) -> StoreSettings:
+    """Return how a node reaches its buckets.
+
+    Raises:
+        ConfigError: The endpoint is not encrypted, and that is not allowed (definite).
+    """
+    return StoreSettings(
         endpoint=config.store_endpoint,
         region=config.store_region,
         allow_http=config.store_allow_http,
         credentials_file=config.store_credentials_file,
     )
-    store = store_at(config.commit_table_url, settings, field="commit-table-url")
-    assert isinstance(store, BucketStore), "the setting takes no path"
-    if metrics is not None:
-        metrics.show_requests(store.counts)
-    return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))
