@@ -74,7 +74,6 @@ ELSEWHERE = {
     "cli/doctor/disks.py": "unit/cli/test_doctor.py",
     "cli/doctor/doctor_command.py": "unit/cli/test_doctor.py",
     "cli/doctor/software.py": "unit/cli/test_doctor.py",
-    "cli/doctor/store_checks.py": "contract/test_stores.py",
     "cli/doctor/ways.py": "unit/cli/test_doctor.py",
     "cli/drill/drill_command.py": "service/test_live_drill.py",
     "cli/example.py": "unit/cli/test_command_line.py",
