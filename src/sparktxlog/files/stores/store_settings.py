@@ -102,11 +102,13 @@ class StoreSettings:
         """Return what the file says: variable, in lower case → value; empty = there is none.
 
         Raises:
-            ConfigError: It has other lines, or lacks some (definite).
+            ConfigError: It is not there, has other lines, or lacks some (definite).
             StorageError: It cannot be read.
         """
         if self.credentials_file is None:
             return {}
+        if not self.credentials_file.exists():
+            raise self._no_credentials("there is no file", "with the store's credentials", provider)
         with storing(self.credentials_file):
             lines = read_whole(self.credentials_file).decode(errors="replace").splitlines()
         found = dict[str, str]()

@@ -70,7 +70,7 @@ from sparktxlog.runtime.commit_tables.reader_tables import ReaderTables
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
-from sparktxlog.runtime.commit_tables.site_places import places_of
+from sparktxlog.runtime.commit_tables.site_places import owner_of_tables, places_of
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
@@ -174,8 +174,7 @@ class CommitCatalog:
         await self._base.loop.create_future()
 
     async def _take(self) -> None:
-        config = self._base.config
-        await self._run("", self._places.take, f"{config.cluster}/{config.node_id}")
+        await self._run("", self._places.take, owner_of_tables(self._base.config))
         self._is_taken = True
         self._base.supervisor.clear(_STORE)
 

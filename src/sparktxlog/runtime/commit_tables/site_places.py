@@ -39,6 +39,11 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))
 
 
+def owner_of_tables(config: NodeConfig) -> str:
+    """Return what names a site in its bucket, the same at each start."""
+    return f"{config.cluster}/{config.node_id}"
+
+
 def settings_of_stores(config: NodeConfig) -> StoreSettings:
     """Return how a node reaches its buckets.
 

@@ -34,7 +34,7 @@ from sparktxlog.errors import (
     NotFoundError,
 )
 from sparktxlog.protocol.master import first_view
-from sparktxlog.runtime.commit_tables.site_places import places_of
+from sparktxlog.runtime.commit_tables.site_places import owner_of_tables, places_of
 from sparktxlog.runtime.leaving_fork.fork_search import (
     ClientApi,
     Followed,
@@ -278,6 +278,9 @@ class _Act:
     def _set_aside(self, entry: Entry, order: JoinOrder) -> None:
         data_dir, directory = self._config.data_dir, entry.path
         prepared = directory / _NEXT
+        tables = places_of(self._config)
+        # A prefix with a slip of the pen would be that of another site.
+        tables.take(owner_of_tables(self._config))
         try:
             sync_parents([prepared], data_dir)
             # Under the names of a later life they would pass for what that one set aside.
@@ -287,7 +290,7 @@ class _Act:
                     old.rename(free_name(directory / old.name))
                     sync_directory(old.parent)
             sync_directory(directory)
-            places_of(self._config).set_all_aside(entry.mark)
+            tables.set_all_aside(entry.mark)
             if prepared.exists():
                 shutil.rmtree(prepared)
             self._attic.finish(entry)

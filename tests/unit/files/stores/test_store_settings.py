@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.errors import ConfigError, InvalidNameError, StorageError
+from sparktxlog.errors import ConfigError, InvalidNameError
 from sparktxlog.files.stores.store_settings import BucketUrl, Provider, StoreSettings, bucket_url
 
 AZURE = "abfss://data@acc0unt.dfs.core.windows.net"
@@ -115,7 +115,7 @@ def test_a_file_without_a_secret_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="gone"):
+    with pytest.raises(ConfigError, match=r"there is no file .*gone"):
         StoreSettings(credentials_file=tmp_path / "gone").read_credentials(Provider.S3)
 
 

@@ -26,6 +26,7 @@ from tests.support.storage_samples import (
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.errors import (
+    ConfigError,
     LocalProtocolError,
 )
 from sparktxlog.model.tables.commit_table import (
@@ -53,7 +54,7 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.quarantine_table import Quarantine
-from sparktxlog.storage.log_tables.queue_table import QueueTable
+from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME, QueueTable
 
 
 def test_everything_behind_the_last_common_position_is_kept(node: Node, other: OtherNode) -> None:
@@ -239,6 +240,23 @@ def test_commit_tables_of_the_abandoned_side_are_no_longer_shown(
     assert row["remark"] is None
     Path(node.payloads.path(path)).unlink()
     assert (Path(row["files_root"]) / path).read_bytes() == raw
+
+
+def test_the_tables_of_another_site_are_not_set_aside(
+    node: Node, other: OtherNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OfAnother(TablePlaces):
+        def take(self, owner: str) -> None:
+            raise ConfigError(f"the prefix is not that of {owner}")
+
+    node.order([append_run(4)])
+    node.publish()
+    monkeypatch.setattr(acting, "places_of", lambda config: OfAnother(config.commit_table_dir))
+    with pytest.raises(ConfigError, match=f"not that of {node.config.cluster}/"):
+        quarantine_node(node.config, other)
+    assert (node.data_dir / "log" / QUEUE_NAME).exists(), "nothing was moved"
+    monkeypatch.undo()
+    assert quarantine_node(node.config, other).ordered == 1
 
 
 def city_run(seq: int) -> PutRun:
