@@ -87,7 +87,7 @@ def test_a_broken_expression_is_found(text: str) -> None:
 
 
 def test_the_listed_metrics_are_those_of_a_real_node(tmp_path: Path) -> None:
-    """Name, type, labels and meaning; a node without a certificate lacks that one."""
+    """Name, type, labels and meaning; a node without a certificate, or a bucket, lacks those."""
 
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
@@ -96,7 +96,11 @@ def test_the_listed_metrics_are_those_of_a_real_node(tmp_path: Path) -> None:
             (f"{one.name}_total" if one.type == "counter" else one.name): one for one in families
         }
         listed = {one.name: one for one in listed_metrics()}
-        assert set(listed) - set(real) == {"sparktxlog_certificate_ends_at"}
+        assert set(listed) - set(real) == {
+            "sparktxlog_certificate_ends_at",
+            "sparktxlog_store_bytes_total",
+            "sparktxlog_store_requests_total",
+        }
         assert set(real) <= set(listed)
         for name, family in real.items():
             assert (listed[name].kind, listed[name].text) == (family.type, family.documentation)
