@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.errors import ConfigError, InvalidRequestError, MissingDependencyError, StorageError
+from sparktxlog.errors import ConfigError, InvalidRequestError, MissingDependencyError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.opening import store_at
@@ -56,5 +56,5 @@ def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.Mon
 def test_a_missing_file_of_credentials_is_named(tmp_path: Path) -> None:
     missing = StoreSettings(credentials_file=tmp_path / "missing")
     for url in ("s3://lake", "gs://lake"):
-        with pytest.raises(StorageError, match="missing"):
+        with pytest.raises(ConfigError, match="missing"):
             store_at(url, missing)

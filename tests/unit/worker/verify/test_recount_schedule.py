@@ -28,7 +28,9 @@ class Site:
         self.now_us = 1_000 * HOUR_US
         self.begun: list[str] = []
         self.is_open = True
-        self.let = threading.Event()
+        #: Set by a scan that is under way; and what it waits for.
+        self.entered, self.let = threading.Event(), threading.Event()
+        self.seen: threading.Thread | None = None
         self.fails: set[str] = set()
         self.own, self.interval_h = own, interval_h
         self.scans = self.start()
@@ -41,6 +43,7 @@ class Site:
 
     def count(self, state: ReplicaState, name: str) -> Recount:
         self.begun.append(name)
+        self.entered.set()
         assert self.let.wait(30)
         if name in self.fails:
             raise RuntimeError("Spark has ended")
@@ -50,6 +53,10 @@ class Site:
     def step(self) -> list[str]:
         told: list[str] = []
         self.scans.step(self.state, lambda found: told.extend(found.tables))
+        if self.scans._thread not in (None, self.seen):
+            self.seen = self.scans._thread
+            assert self.entered.wait(30)
+            self.entered.clear()
         return told
 
     def after(self, hours: float) -> list[str]:
