@@ -312,7 +312,7 @@ def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path
         b.stop()
         all_show(cluster, "A")
         for table in ("made", "later"):
-            with pytest.raises(SynchroTimeoutError, match="needs 2 copies, the log has 1 member"):
+            with pytest.raises(SynchroTimeoutError, match="needs 2 holders, the log has 1 member"):
                 log.append(table, _items(session, 2, "lost"))
         found = log.status()
         assert (found["members"], found["synchronous"]["waiting"]) == (["A"], 0)
