@@ -39,7 +39,7 @@ LOG_TABLES = (
     "queue",
     "announcements",
     "segments",
-    "catalog",
+    "definitions",
     "recent_ids",
     "table_writes",
 )
