@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sparktxlog.errors import ConfigError, InvalidRequestError, MissingDependencyError, TxLogError
+from sparktxlog.model.buckets import SCHEMES, Provider
 
 #: Directory in which Spark's resolver keeps the JARs.
 IVY_VARIABLE = "SPARKTXLOG_IVY"
@@ -56,8 +57,11 @@ _RELEASES = {
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client")
 
 #: Store → schemes of its URLs.
-STORES = {"azure": ("abfs", "abfss"), "gcs": ("gs",), "s3": ("s3", "s3a")}
-_NAMES = {scheme: store for store, schemes in STORES.items() for scheme in schemes}
+STORES = {
+    store: tuple(scheme for scheme, provider in SCHEMES.items() if provider.value == store)
+    for store in sorted(provider.value for provider in Provider)
+}
+_NAMES = {scheme: provider.value for scheme, provider in SCHEMES.items()}
 
 _S3A = "org.apache.hadoop.fs.s3a"
 _RESOLVE = """

@@ -7,7 +7,8 @@ from pathlib import Path
 from sparktxlog.errors import ConfigError, MissingDependencyError
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.store import Store
-from sparktxlog.files.stores.store_settings import StoreSettings, bucket_url
+from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
 
 
