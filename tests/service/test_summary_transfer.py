@@ -16,10 +16,10 @@ from tests.service.test_start_after_a_summary import free_ports
 from tests.support.slow_link import SlowLink, slow_link
 
 from sparktxlog.files import sending
+from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node
-from sparktxlog.storage.foreign_files import INCOMING
 from sparktxlog.transport import exchange
 
 #: Bytes of one piece here.

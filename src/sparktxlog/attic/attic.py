@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.storage.durability import link_or_copy, storing, sync_directory, write_durably
+from sparktxlog.files.durability import link_or_copy, storing, sync_directory, write_durably
 
 _MANIFEST, _CONTENT = "manifest.json", "content"
 _DRAFT, _GONE = ".draft-", ".gone-"

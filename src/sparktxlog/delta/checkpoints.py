@@ -29,7 +29,7 @@ from sparktxlog.delta.log_files import (
     whole_checkpoints,
 )
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     link_or_copy,
     read_whole,
     storage_error,
@@ -38,7 +38,7 @@ from sparktxlog.storage.durability import (
     sync_file,
     write_durably,
 )
-from sparktxlog.storage.foreign_files import foreign_file
+from sparktxlog.files.foreign_files import foreign_file
 
 #: How the UUID begins in the name of a checkpoint that was taken from a twin.
 _TAKEN = "00000000-0000-4000-8000-"

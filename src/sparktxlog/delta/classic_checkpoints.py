@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from sparktxlog.delta.checkpoints import Checkpoint, files_to_sync, say_last
 from sparktxlog.delta.log_files import log_of
 from sparktxlog.errors import StorageError
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     read_whole,
     storage_error,
     storing,

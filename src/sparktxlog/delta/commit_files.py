@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path, log_of
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.storage.durability import link_or_copy, storage_error, sync_file
-from sparktxlog.storage.foreign_files import Linked, foreign_file
+from sparktxlog.files.durability import link_or_copy, storage_error, sync_file
+from sparktxlog.files.foreign_files import Linked, foreign_file
 
 #: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
 _PLAIN, _ENCRYPTED = b"PAR1", b"PARE"

@@ -11,7 +11,7 @@ from sparktxlog.delta.file_paths import may_be_data
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.delta.log_segments import LogSegment
 from sparktxlog.errors import StorageError
-from sparktxlog.storage.durability import storing
+from sparktxlog.files.durability import storing
 
 _log = structlog.get_logger("sparktxlog.delta")
 

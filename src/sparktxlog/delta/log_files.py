@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sparktxlog.errors import CorruptLogError
+from sparktxlog.files.durability import storing
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.durability import storing
 
 #: Where writers of a table that a catalog manages put what is to become a version.
 STAGED_COMMITS = f"{COMMIT_LOG}_staged_commits"

@@ -18,7 +18,7 @@ from sparktxlog.delta.commit_contents import TableMetadata, TableProtocol
 from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import has_log, newest_commit
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
-from sparktxlog.storage.durability import storing
+from sparktxlog.files.durability import storing
 
 #: The newest version of readers' protocols that is known, and its features.
 _READER_VERSION = 3

@@ -32,21 +32,21 @@ from sparktxlog.errors import (
     PayloadStoreError,
     StorageError,
 )
-from sparktxlog.model.ids import check_relative_path
-from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     storage_error,
     storing,
     sync_or_rewrite,
     sync_parents,
 )
-from sparktxlog.storage.foreign_files import (
+from sparktxlog.files.foreign_files import (
     INCOMING,
     ForeignFile,
     digest_of,
     foreign_file,
     goes_on,
 )
+from sparktxlog.model.ids import check_relative_path
+from sparktxlog.model.transactions.operation import StagedFile
 
 _log = structlog.get_logger("sparktxlog.files")
 

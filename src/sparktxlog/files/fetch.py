@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 
 from sparktxlog.errors import StorageError
 from sparktxlog.files.donor_link import SILENCE_S
+from sparktxlog.files.durability import storing, sync_parents
 from sparktxlog.files.file_donors import FileDonor, StoredFiles, connect
 from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
 from sparktxlog.files.selection import Wanted, is_file
 from sparktxlog.files.tasks import Fetched, FileWork
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
-from sparktxlog.storage.durability import storing, sync_parents
 
 #: Called with present and total bytes, by the thread that fetches.
 Progress = Callable[[int, int], None]

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from sparktxlog.errors import DiskFullError
 from sparktxlog.files.donor_link import digest_batches
+from sparktxlog.files.durability import storing
 from sparktxlog.files.file_donors import StoredFiles, connect
 from sparktxlog.files.tasks import FileTask, FileWork, hash_chunks
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
-from sparktxlog.storage.durability import storing
 
 #: Bytes that must stay free on the disk of the lake.
 MARGIN_BYTES = 64 << 20

@@ -14,9 +14,9 @@ import shutil
 from pathlib import Path
 
 from sparktxlog.errors import RemoteProtocolError
+from sparktxlog.files.durability import storing
 from sparktxlog.model.ids import check_table_name
 from sparktxlog.model.tables.commit_table import UUID_NAME
-from sparktxlog.storage.durability import storing
 
 #: Below the lake; Delta ignores the leading underscore.
 COPIES = Path("_sparktxlog", "copies")

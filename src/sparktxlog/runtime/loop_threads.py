@@ -27,8 +27,8 @@ from typing import Any
 import structlog
 
 from sparktxlog.errors import StuckFilesError
+from sparktxlog.files.foreign_files import Progress
 from sparktxlog.model.answers import OperatorWarning, StuckFiles
-from sparktxlog.storage.foreign_files import Progress
 
 _log = structlog.get_logger("sparktxlog.files")
 

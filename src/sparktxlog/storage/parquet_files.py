@@ -31,8 +31,8 @@ from sparktxlog.codec.arrow import schema_of_file
 from sparktxlog.codec.calendars import TODAYS_CALENDAR, batches_of, open_parquet
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.errors import ManifestMismatchError, TxLogError
-from sparktxlog.storage.durability import storage_error
-from sparktxlog.storage.foreign_files import goes_on
+from sparktxlog.files.durability import storage_error
+from sparktxlog.files.foreign_files import goes_on
 
 #: As Delta's `delta.dataSkippingNumIndexedCols`.
 _INDEXED_COLUMNS = 32

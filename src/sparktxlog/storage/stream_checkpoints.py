@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError, LockedError
+from sparktxlog.files.durability import storage_error, sync_directory, sync_file
 from sparktxlog.model.tables.commit_table import commit_file_name
-from sparktxlog.storage.durability import storage_error, sync_directory, sync_file
 
 #: Path below the checkpoint → inode, bytes and time of change, of each file.
 _Listing = dict[str, tuple[int, int, int]]

@@ -11,7 +11,7 @@ import pytest
 from sparktxlog.attic import attic as module
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.storage.durability import link_or_copy
+from sparktxlog.files.durability import link_or_copy
 
 DAY_US = 86_400_000_000
 

@@ -17,7 +17,7 @@ from sparktxlog.delta.commit_files import (
     read_actions,
 )
 from sparktxlog.delta.log_files import commit_path, log_of, names_in_log
-from sparktxlog.storage.foreign_files import Linked
+from sparktxlog.files.foreign_files import Linked
 
 ADD = {"add": {"path": "x", "size": 3}}
 

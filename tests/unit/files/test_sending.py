@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.files.sending import Outgoing
-from sparktxlog.storage.foreign_files import ForeignFile
 
 CONTENT = b"rows" * 1000
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import StuckFilesError
+from sparktxlog.files.foreign_files import ForeignFile, goes_on, with_progress
 from sparktxlog.runtime import loop_threads
 from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
-from sparktxlog.storage.foreign_files import ForeignFile, goes_on, with_progress
 
 
 def test_results_and_errors_reach_who_waits() -> None:

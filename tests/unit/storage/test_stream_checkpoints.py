@@ -9,8 +9,8 @@ import pytest
 from tests.support.command_line import invoke
 
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError
+from sparktxlog.files.durability import sync_file
 from sparktxlog.storage import stream_checkpoints
-from sparktxlog.storage.durability import sync_file
 from sparktxlog.storage.stream_checkpoints import copy_checkpoint, last_batch_in
 
 QUERY = "5d1d0c4e-32a2-4c3c-9a3c-1d8a2f0f6f3e"

@@ -12,7 +12,7 @@ import pytest
 from tests.verification.nodes.disk import Disks, Failure, SimulatedDisk, die_inside, tear
 
 from sparktxlog.errors import DiskFullError, StorageError
-from sparktxlog.storage.foreign_files import INCOMING
+from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import PutValue
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 

@@ -25,7 +25,7 @@ from random import Random
 from typing import Any
 
 from sparktxlog.errors import TxLogError
-from sparktxlog.storage.foreign_files import INCOMING
+from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Write
 from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal

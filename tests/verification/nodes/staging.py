@@ -21,9 +21,9 @@ from tests.verification.nodes.network import Network
 from tests.verification.nodes.virtual import LIFE
 
 from sparktxlog.errors import PeerTimeoutError, TransportError
+from sparktxlog.files.durability import sync_directory, sync_file
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.transport import exchange, peer_link
 from sparktxlog.transport.kept_connections import Patience, Received

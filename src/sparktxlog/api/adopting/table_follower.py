@@ -39,10 +39,10 @@ from sparktxlog.errors import (
     InvalidRequestError,
     TxLogError,
 )
+from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import VersionedTable
 from sparktxlog.model.transactions.receipt import Receipt
-from sparktxlog.storage.durability import storing, write_durably
 
 #: Seconds between two looks for a new version, and after a failure that may pass.
 _LOOK_S, _PAUSE_S = 0.1, 1.0

@@ -37,11 +37,11 @@ from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
+from sparktxlog.files.durability import link_or_copy, storing
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
-from sparktxlog.storage.durability import link_or_copy, storing
 from sparktxlog.worker.apply.observing import result_of
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,

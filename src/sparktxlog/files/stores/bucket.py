@@ -28,14 +28,14 @@ from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, Prec
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from sparktxlog.errors import StorageError
+from sparktxlog.files.durability import storing
+from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
 from sparktxlog.files.stores.store_failures import failure_of, is_cut, missing, status_of
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider
 from sparktxlog.model.ids import check_relative_path
-from sparktxlog.storage.durability import storing
-from sparktxlog.storage.foreign_files import INCOMING, goes_on
 
 if TYPE_CHECKING:
     from obstore import Attributes, GetOptions, GetResult, ObjectMeta, PutMode

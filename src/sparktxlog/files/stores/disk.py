@@ -17,17 +17,17 @@ from io import FileIO
 from pathlib import Path
 
 from sparktxlog.errors import InvalidNameError, ObjectMissingError, StorageError
-from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
-from sparktxlog.files.stores.store_failures import missing
-from sparktxlog.model.ids import check_relative_path
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     replace_file,
     storing,
     sync_directory,
     sync_file,
     sync_parents,
 )
-from sparktxlog.storage.foreign_files import INCOMING, ForeignFile, goes_on, read_open
+from sparktxlog.files.foreign_files import INCOMING, ForeignFile, goes_on, read_open
+from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
+from sparktxlog.files.stores.store_failures import missing
+from sparktxlog.model.ids import check_relative_path
 
 #: Names that files have before they get their own; also after a crash.
 _PASSING = re.compile(r"\.[0-9a-f]{16}\.new")

@@ -16,9 +16,9 @@ from functools import partial
 from threading import Barrier
 
 from sparktxlog.errors import LyingStoreError, ObjectMissingError, StorageError
+from sparktxlog.files.foreign_files import INCOMING, with_progress
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
-from sparktxlog.storage.foreign_files import INCOMING, with_progress
 
 #: Writers that race, and how often: the fewer, the more likely a store is right by luck.
 #: SeaweedFS lets many that race for a name wait for seconds.

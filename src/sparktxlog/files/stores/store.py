@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from sparktxlog.storage.foreign_files import open_regular
+from sparktxlog.files.foreign_files import open_regular
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparktxlog.errors import ConfigError
+from sparktxlog.files.durability import read_whole, storing
 from sparktxlog.model.buckets import Provider
-from sparktxlog.storage.durability import read_whole, storing
 
 #: Variables that a file with credentials may set, for each provider: those of its own tools.
 _VARIABLES = {

@@ -21,6 +21,7 @@ from sparktxlog.errors import (
     NotFoundError,
     TxLogError,
 )
+from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.ids import transaction_id_from_text
@@ -32,7 +33,6 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.foreign_files import ForeignFile
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import KeyedTasks
 

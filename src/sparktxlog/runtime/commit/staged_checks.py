@@ -15,9 +15,9 @@ from sparktxlog.codec.submits.requests import without_rows
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.submits.validation import check_file_schema, check_made_for, required_columns
 from sparktxlog.errors import InvalidRowsError, ManifestMismatchError
+from sparktxlog.files.foreign_files import with_progress
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
-from sparktxlog.storage.foreign_files import with_progress
 from sparktxlog.storage.parquet_files import ParquetFacts, inspect_parquet
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 

@@ -52,6 +52,7 @@ from sparktxlog.errors import (
     UnknownTableError,
     VersionConflictError,
 )
+from sparktxlog.files.durability import storing
 from sparktxlog.model.ids import check_new_name, full_table_name, transaction_id_to_text
 from sparktxlog.model.tables.commit_table import (
     CommitTable,
@@ -78,7 +79,6 @@ from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.durability import storing
 
 _log = structlog.get_logger("sparktxlog.catalog")
 _T = TypeVar("_T")

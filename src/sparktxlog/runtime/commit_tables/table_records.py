@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
+from sparktxlog.files.durability import storing
+from sparktxlog.files.foreign_files import digest_of
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table_versions import VersionFiles
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.executor import Executor
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.commit_tables.site_tables import SiteTables, TableFile
-from sparktxlog.storage.durability import storing
-from sparktxlog.storage.foreign_files import digest_of
 from sparktxlog.storage.interfaces import PutVersionFiles
 
 #: Most versions, files, and bytes to be counted of one page.

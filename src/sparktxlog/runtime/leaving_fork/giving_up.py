@@ -17,12 +17,12 @@ from pathlib import Path
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import CorruptLogError, ExpiredError, ManifestMismatchError
+from sparktxlog.files.durability import storing
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
 from sparktxlog.protocol.messages.recovery import RecoveredState
 from sparktxlog.protocol.messages.view import View
-from sparktxlog.storage.durability import storing
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.quarantine_table import (

@@ -15,8 +15,8 @@ import msgspec
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import CorruptLogError, JournalLostError
+from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.pins import OWN_DIRECTORY
-from sparktxlog.storage.foreign_files import INCOMING
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
 

@@ -33,6 +33,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     NotFoundError,
 )
+from sparktxlog.files.durability import free_name, storage_error, sync_directory, sync_parents
 from sparktxlog.protocol.master import first_view
 from sparktxlog.runtime.commit_tables.site_places import owner_of_tables, places_of
 from sparktxlog.runtime.leaving_fork.fork_search import (
@@ -52,7 +53,6 @@ from sparktxlog.runtime.leaving_fork.giving_up import (
 )
 from sparktxlog.runtime.membership.founding import core_config, with_log_id
 from sparktxlog.runtime.membership.join_orders import JoinOrder, join_order, keep_order
-from sparktxlog.storage.durability import free_name, storage_error, sync_directory, sync_parents
 from sparktxlog.storage.interfaces import JournalState, StoredEntry
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.waiting_ids import run_key

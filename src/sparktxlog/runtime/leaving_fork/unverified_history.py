@@ -19,6 +19,7 @@ from itertools import chain
 import msgspec
 
 from sparktxlog.attic.attic import Attic
+from sparktxlog.files.durability import storing
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.giving_up import (
@@ -28,7 +29,6 @@ from sparktxlog.runtime.leaving_fork.giving_up import (
     ordered_runs,
     waiting_runs,
 )
-from sparktxlog.storage.durability import storing
 from sparktxlog.storage.interfaces import PutValue, QueueSummary, StoredEntry
 from sparktxlog.storage.log_tables.quarantine_table import GivenUp
 

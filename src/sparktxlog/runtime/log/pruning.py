@@ -26,10 +26,10 @@ from typing import Protocol
 import structlog
 
 from sparktxlog.errors import DiskFullError, StorageError, TxLogError
+from sparktxlog.files.durability import storage_error
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.retention import RetentionView, Shortening, decide
-from sparktxlog.storage.durability import storage_error
 from sparktxlog.storage.interfaces import (
     DropExpired,
     DropPlaced,

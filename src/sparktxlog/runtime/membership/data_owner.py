@@ -17,8 +17,8 @@ import msgspec
 
 from sparktxlog.config import NodeConfig, not_usable
 from sparktxlog.errors import CorruptLogError
+from sparktxlog.files.durability import storing
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
-from sparktxlog.storage.durability import storing
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.journal.sqlite_schema import read_named_value

@@ -25,10 +25,10 @@ from sparktxlog.errors import (
     TransportError,
 )
 from sparktxlog.files.arrivals import Arrivals
+from sparktxlog.files.foreign_files import ForeignFile, digest_of
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.storage.foreign_files import ForeignFile, digest_of
 from sparktxlog.storage.interfaces import QueueSummary
 from sparktxlog.storage.journal.summary_files import open_summary, write_summary
 from sparktxlog.transport.peer_link import PeerLink

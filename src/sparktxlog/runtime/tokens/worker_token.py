@@ -10,7 +10,7 @@ import os
 import secrets
 from pathlib import Path
 
-from sparktxlog.storage.durability import storage_error
+from sparktxlog.files.durability import storage_error
 
 _NAME = "worker.token"
 

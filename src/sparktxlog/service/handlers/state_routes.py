@@ -14,6 +14,7 @@ import msgspec
 
 from sparktxlog.codec.submits.validation import known_table
 from sparktxlog.errors import InvalidNameError, NotFoundError, PayloadStoreError, StorageError
+from sparktxlog.files.foreign_files import open_regular
 from sparktxlog.model.answers import (
     PositionAnswer,
     ProbedFile,
@@ -30,7 +31,6 @@ from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
-from sparktxlog.storage.foreign_files import open_regular
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20

@@ -38,14 +38,14 @@ from sparktxlog.errors import (
     StoreUnavailableError,
 )
 from sparktxlog.files.arrivals import Arrivals
+from sparktxlog.files.durability import free_name, storing, sync_file, sync_parents, write_durably
+from sparktxlog.files.foreign_files import ForeignFile, digest_of, goes_on
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 from sparktxlog.storage.commit_tables.table_places import FORKED, KEPT_COMMITS
-from sparktxlog.storage.durability import free_name, storing, sync_file, sync_parents, write_durably
-from sparktxlog.storage.foreign_files import ForeignFile, digest_of, goes_on
 
 _log = structlog.get_logger("sparktxlog.tables")
 

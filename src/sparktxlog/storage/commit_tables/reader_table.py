@@ -20,18 +20,18 @@ from sparktxlog.delta.commit_contents import LiveFiles
 from sparktxlog.delta.commit_files import commit_bytes, create_version
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import CorruptLogError, StorageError
-from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.twin import (
-    FEATURES,
-    link_files,
-)
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     read_whole,
     storing,
     sync_directory,
     write_durably,
 )
-from sparktxlog.storage.foreign_files import Linked
+from sparktxlog.files.foreign_files import Linked
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.commit_tables.twin import (
+    FEATURES,
+    link_files,
+)
 
 #: Says whose table a directory is; without it the directory is somebody else's.
 _MARK = ".sparktxlog"

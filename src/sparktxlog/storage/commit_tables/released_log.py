@@ -20,17 +20,17 @@ from sparktxlog.delta.classic_checkpoints import replace_by_classic
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import newest_commit
-from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
-from sparktxlog.storage.commit_tables.twin import (
-    FEATURES,
-    with_actions,
-)
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     read_whole,
     storing,
     sync_directory,
     sync_file,
     write_durably,
+)
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.storage.commit_tables.twin import (
+    FEATURES,
+    with_actions,
 )
 
 _VECTORS, _V2, _TIMES = "deletionVectors", "v2Checkpoint", "inCommitTimestamp"

@@ -25,10 +25,10 @@ from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import STAGED_COMMITS
 from sparktxlog.errors import BusyError, StagedCommitError
 from sparktxlog.files.arrivals import Arrivals
+from sparktxlog.files.durability import read_whole, storing
+from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import read_whole, storing
-from sparktxlog.storage.foreign_files import ForeignFile
 
 #: Longest commit file, bytes: some hundred thousand files.
 MAX_COMMIT_BYTES = 256 << 20

@@ -20,10 +20,7 @@ from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, log_of
 from sparktxlog.errors import CorruptLogError, NotOfferedError
 from sparktxlog.files.arrivals import Arrivals
-from sparktxlog.model.tables.commit_table import commit_file_name
-from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     free_name,
     parents_up_to,
     storage_error,
@@ -32,7 +29,10 @@ from sparktxlog.storage.durability import (
     sync_parents,
     sync_several,
 )
-from sparktxlog.storage.foreign_files import ForeignFile, Linked, foreign_file, goes_on
+from sparktxlog.files.foreign_files import ForeignFile, Linked, foreign_file, goes_on
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 
 _log = structlog.get_logger("sparktxlog.tables")
 

@@ -28,10 +28,10 @@ from sparktxlog.delta.commit_contents import files_of_removed, read_commit_file
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import STAGED_COMMITS
 from sparktxlog.errors import StagedCommitError
+from sparktxlog.files.durability import read_whole, storing, sync_directory
+from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS, TRANSACTION_TWINS
-from sparktxlog.storage.durability import read_whole, storing, sync_directory
-from sparktxlog.storage.foreign_files import INCOMING
 
 #: Age of a name from which on nobody is about to use it, ms.
 NAME_AGE_MS = 3_600_000

@@ -33,14 +33,7 @@ from sparktxlog.delta.commit_contents import (
 from sparktxlog.delta.commit_files import commit_bytes, create_version
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
-from sparktxlog.model.tables.commit_table import (
-    COMMIT_LOG,
-    REPLACE_HINT,
-    REPLACES_NOTHING,
-    commit_file_name,
-)
-from sparktxlog.storage.commit_tables.table_places import TablePlaces
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     link_new,
     read_whole,
     storing,
@@ -49,7 +42,14 @@ from sparktxlog.storage.durability import (
     sync_parents,
     write_durably,
 )
-from sparktxlog.storage.foreign_files import Linked
+from sparktxlog.files.foreign_files import Linked
+from sparktxlog.model.tables.commit_table import (
+    COMMIT_LOG,
+    REPLACE_HINT,
+    REPLACES_NOTHING,
+    commit_file_name,
+)
+from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
 #: The feature that a twin lacks, among those of readers and of writers.
 CATALOG_MANAGED = "catalogManaged"

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparktxlog.errors import CorruptLogError
+from sparktxlog.files.durability import sync_directory, sync_file
 from sparktxlog.model.transactions.operation import DIGEST_BYTES
-from sparktxlog.storage.durability import sync_directory, sync_file
 from sparktxlog.storage.journal.queue_ids import put_digests
 
 _HEAD = struct.Struct("<8sQQQ32x")

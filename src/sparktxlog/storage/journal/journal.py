@@ -23,9 +23,9 @@ import structlog
 
 from sparktxlog.codec.containers.payload import checked_manifest
 from sparktxlog.errors import InvariantViolation, StorageError
+from sparktxlog.files.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader, Verdict
-from sparktxlog.storage.durability import link_or_copy, storage_error, storing, sync_directory
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     DropAnnouncement,

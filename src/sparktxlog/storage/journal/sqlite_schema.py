@@ -18,6 +18,7 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
+from sparktxlog.files.durability import rewrite_file
 from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.commit_table import CommitOperation
@@ -27,7 +28,6 @@ from sparktxlog.model.transactions.operation import Acceptance, Mark, RunFacts, 
 from sparktxlog.protocol.messages.balloting import BallotState
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.protocol.messages.view import View
-from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import Segment, StoredEntry
 
 #: "TXLJ": distinguishes this file from other SQLite files.

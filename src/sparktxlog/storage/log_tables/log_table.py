@@ -35,7 +35,7 @@ from sparktxlog.delta.log_files import (
 )
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NewerReleaseError
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     storing,
     sync_directory,
     sync_file,

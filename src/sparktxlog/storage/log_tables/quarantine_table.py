@@ -37,15 +37,15 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.transactions.operation import Block
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     link_or_copy,
     replace_file,
     storing,
     sync_file,
     sync_parents,
 )
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import Block
 from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import QUARANTINE, SYNCHRONIZED_QUEUE

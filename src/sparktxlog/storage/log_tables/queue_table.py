@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import InvariantViolation, JournalLostError
-from sparktxlog.storage.durability import storing
+from sparktxlog.files.durability import storing
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 

@@ -19,14 +19,14 @@ from typing import Protocol
 
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.files.arrivals import Arrivals
-from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     replace_file,
     storing,
     sync_or_rewrite,
     sync_parents,
 )
-from sparktxlog.storage.foreign_files import ForeignFile, digest_of, foreign_file, with_progress
+from sparktxlog.files.foreign_files import ForeignFile, digest_of, foreign_file, with_progress
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.parquet_files import count_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 

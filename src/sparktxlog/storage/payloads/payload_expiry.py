@@ -17,8 +17,8 @@ from time import time
 import structlog
 
 from sparktxlog.codec.containers.payload import read_manifest
-from sparktxlog.storage.durability import storage_error
-from sparktxlog.storage.foreign_files import INCOMING
+from sparktxlog.files.durability import storage_error
+from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore

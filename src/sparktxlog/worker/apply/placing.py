@@ -27,9 +27,9 @@ from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.errors import ApplyError, ManifestMismatchError
 from sparktxlog.files.arrivals import check_bytes
+from sparktxlog.files.durability import link_new
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import link_new
 from sparktxlog.worker.apply.tables import OwnCommit
 
 #: Files whose digests are computed at the same time.

@@ -16,7 +16,7 @@ from pathlib import Path
 from sparktxlog.delta.checkpoints import drop_torn, files_to_sync, forget_last, last_checkpoint
 from sparktxlog.delta.commit_files import drop_unfinished, lowest_torn, read_actions
 from sparktxlog.delta.log_files import commit_path, log_of
-from sparktxlog.storage.durability import rewrite_file, sync_directory, sync_file, sync_parents
+from sparktxlog.files.durability import rewrite_file, sync_directory, sync_file, sync_parents
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.tables import check_expected, read_commit
 

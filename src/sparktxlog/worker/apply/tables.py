@@ -25,9 +25,9 @@ from sparktxlog.delta.commit_files import commit_by_hand, read_actions
 from sparktxlog.delta.file_paths import files_of
 from sparktxlog.delta.log_files import commit_path, last_number, log_of, newest_version
 from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.files.durability import sync_directory
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.storage.durability import sync_directory
 from sparktxlog.worker.apply.batches import STEPS, Batch, Step
 
 #: Feature of tables with a column whose type was widened.

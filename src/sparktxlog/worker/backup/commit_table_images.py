@@ -16,12 +16,12 @@ from pathlib import Path
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.delta.log_files import commits_in, is_in_log, newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
+from sparktxlog.files.durability import storing, sync_parents
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import COPIES, CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
-from sparktxlog.storage.durability import storing, sync_parents
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 

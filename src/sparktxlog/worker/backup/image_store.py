@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from sparktxlog.files.durability import sync_directory, write_durably
 from sparktxlog.files.fetch import Progress, fetch_files
 from sparktxlog.files.file_donors import StoredFiles
 from sparktxlog.files.selection import require_space, select_files
@@ -37,7 +38,6 @@ from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import OfferedFile, OfferedTable
 from sparktxlog.model.ids import local_path
-from sparktxlog.storage.durability import sync_directory, write_durably
 from sparktxlog.storage.lock import LOCK_NAME, DirectoryLock
 
 #: The format of a manifest; a later one is refused.

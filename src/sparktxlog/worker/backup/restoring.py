@@ -23,13 +23,13 @@ import msgspec
 
 from sparktxlog.delta.log_files import is_in_log
 from sparktxlog.errors import InvalidRequestError, NotFoundError, StorageError
+from sparktxlog.files.durability import sync_directory, write_durably
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.part_writer import chunk_buffer
 from sparktxlog.files.selection import is_file
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path, check_table_name
-from sparktxlog.storage.durability import sync_directory, write_durably
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.backup.image_store import Image, ImageStore
 from sparktxlog.worker.replica.state import (

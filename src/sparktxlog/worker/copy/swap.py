@@ -25,8 +25,8 @@ from sparktxlog.delta.file_paths import live_paths
 from sparktxlog.delta.log_files import log_of, newest_commit
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CopyConflictError
+from sparktxlog.files.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.model.copying import Lease, OfferedTable
-from sparktxlog.storage.durability import link_or_copy, sync_directory, sync_file
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import (
     Action,

@@ -30,7 +30,7 @@ from sparktxlog.codec.submits.alterations import widens
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import SchemaMismatchError, StorageError, first_lines
-from sparktxlog.storage.durability import sync_directory
+from sparktxlog.files.durability import sync_directory
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.apply.worker_session import read_version, tagged

@@ -23,11 +23,11 @@ from sparktxlog.errors import (
     LockedError,
     NotAppliedError,
 )
+from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.storage.durability import storing, write_durably
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.cutting import Cut

@@ -19,6 +19,7 @@ from typing import Any
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError, InvalidRequestError
+from sparktxlog.files.durability import storing, sync_directory
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import local_path
@@ -29,7 +30,6 @@ from sparktxlog.storage.commit_tables.twin import (
     extend_plain_twin,
     make_plain_twin,
 )
-from sparktxlog.storage.durability import storing, sync_directory
 
 #: Waits until this site's worker has applied a position, or a receipt.
 Applied = Callable[[int | Receipt], object]

@@ -27,10 +27,10 @@ from sparktxlog.errors import (
     UnknownSchemaError,
     UnknownTableError,
 )
+from sparktxlog.files.durability import storage_error
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.tables.table_kind import TableKind
-from sparktxlog.storage.durability import storage_error
 
 #: How a file gets its place in the new table.
 FileWay = Literal["link", "copy", "move"]

@@ -15,12 +15,12 @@ from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from sparktxlog.errors import LyingStoreError, StorageError, StoreUnavailableError
+from sparktxlog.files import foreign_files
+from sparktxlog.files.foreign_files import Progress
 from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, Found
-from sparktxlog.storage import foreign_files
-from sparktxlog.storage.foreign_files import Progress
 
 CUT = "HTTP error\n\nDebug source: kind: Body, source: IncompleteBody"
 

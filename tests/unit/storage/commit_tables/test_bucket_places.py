@@ -18,12 +18,12 @@ from sparktxlog.errors import (
     StagedCommitError,
     StoreUnavailableError,
 )
+from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.store import OpenContent
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
-from sparktxlog.storage.foreign_files import ForeignFile
 
 TABLE = "0b5d7e3c-94a0-4cf2-8f5b-9c44e5d3a111"
 PART, ROWS = "part-0.parquet", b"rows" * 1000

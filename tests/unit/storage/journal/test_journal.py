@@ -24,10 +24,10 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
+from sparktxlog.files.durability import rewrite_file
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.conditions import Condition, TableWrites
 from sparktxlog.model.transactions.operation import Mark, RunFacts
-from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.storage.interfaces import (
     AppendQueue,
     ForgetPayloads,

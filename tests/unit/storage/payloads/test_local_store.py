@@ -17,7 +17,7 @@ from sparktxlog.errors import (
     PayloadStoreError,
     StorageError,
 )
-from sparktxlog.storage.foreign_files import INCOMING, foreign_file
+from sparktxlog.files.foreign_files import INCOMING, foreign_file
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 NAME = "0a0a/orders/part-0.parquet"

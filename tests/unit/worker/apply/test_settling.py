@@ -16,8 +16,8 @@ from tests.support.segments import segment
 
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import DivergedError
+from sparktxlog.files.durability import rewrite_file
 from sparktxlog.model.signature import EMPTY_SIGNATURE
-from sparktxlog.storage.durability import rewrite_file
 from sparktxlog.worker.apply import settling
 from sparktxlog.worker.apply.batches import Batch, Step, StepKind, TableStage, plan_batch
 from sparktxlog.worker.apply.settling import settle, undo_torn

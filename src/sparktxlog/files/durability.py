@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sparktxlog.errors import DiskFullError, StorageError
-from sparktxlog.storage.foreign_files import goes_on, open_regular, read_open
+from sparktxlog.files.foreign_files import goes_on, open_regular, read_open
 
 _BLOCK_BYTES = 64 << 10
 #: How a file is opened to be synced: somebody may have put a pipe in its place.

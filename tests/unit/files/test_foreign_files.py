@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import ManifestMismatchError, StorageError, TxLogError
-from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.durability import (
+from sparktxlog.files.durability import (
     link_or_copy,
     read_whole,
     replace_file,
@@ -19,7 +18,8 @@ from sparktxlog.storage.durability import (
     sync_several,
     write_durably,
 )
-from sparktxlog.storage.foreign_files import INCOMING, ForeignFile, Linked, foreign_file
+from sparktxlog.files.foreign_files import INCOMING, ForeignFile, Linked, foreign_file
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 SECRET = b"the secret of the node"
