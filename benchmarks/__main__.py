@@ -17,6 +17,7 @@ NAMES = (
     "publishing",
     "posts",
     "commits",
+    "buckets",
     "conditions",
     "synchronous",
     "memory",

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,10 +20,21 @@ START_TIMEOUT_S = 60.0
 
 
 class Cluster:
-    """`names` nodes as processes, each with its own directory below `root`."""
+    """`names` nodes as processes, each with its own directory below `root`.
 
-    def __init__(self, root: Path, names: str = "ABC", **settings: Any) -> None:
+    Args:
+        of_each: Name of a node → settings that it alone has.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        names: str = "ABC",
+        of_each: Mapping[str, Mapping[str, Any]] | None = None,
+        **settings: Any,
+    ) -> None:
         self.root = root
+        self._of_each = of_each or {}
         self.names = list(names)
         self.settings = settings
         self.urls = {name: f"http://127.0.0.1:{free_port()}" for name in names}
@@ -59,6 +71,7 @@ class Cluster:
             "cluster-secret": self._secret,
             "log-level": "warning",
             **self.settings,
+            **self._of_each.get(name, {}),
         }
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
         peers = [peer for peer in self.names if peer != name]
