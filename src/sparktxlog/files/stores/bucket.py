@@ -222,15 +222,17 @@ class BucketStore:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def create(self, key: str, content: bytes | Path, *, writer: str = "") -> Created:
-        """As `Store.create`; up to 5 GiB.
+    def create(
+        self, key: str, content: bytes | Path, *, alone: bool = False, writer: str = ""
+    ) -> Created:
+        """As `Store.create`; up to 5 GiB, or any size `alone`.
 
         Args:
             writer: Who repeats a small one under the same name gets NEW again; empty = a new name.
         """
         check_relative_path(key)
         if _size_of(content) > self._part_bytes:
-            return self._create_large(key, content)
+            return self._create_large(key, content, alone=alone)
         writer = writer or secrets.token_hex(16)
         for _ in range(_ATTEMPTS):
             failure = self._put(key, content, "create", writer)
@@ -250,9 +252,9 @@ class BucketStore:
             url=self.url_of(key),
         )
 
-    def _create_large(self, key: str, content: bytes | Path) -> Created:
+    def _create_large(self, key: str, content: bytes | Path, *, alone: bool) -> Created:
         url, size = self.url_of(key), _size_of(content)
-        if size > _MOST_COPIED:
+        if size > _MOST_COPIED and not alone:
             raise StorageError(
                 f"{url} would have {size:,} bytes; a bucket creates {_MOST_COPIED:,} at most",
                 hint="Write it under a name that nobody else gives, and replace what is there.",
@@ -260,6 +262,9 @@ class BucketStore:
             )
         if (found := self.find(key)) is not None:
             return self._compared(key, found.size_bytes, content)
+        if alone:
+            self.replace(key, content)
+            return Created.NEW
         passing = f"{INCOMING}/{secrets.token_hex(16)}"
         self.replace(passing, content)
         try:

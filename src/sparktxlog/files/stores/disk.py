@@ -109,7 +109,7 @@ class DiskStore:
             with content:
                 yield content
 
-    def create(self, key: str, content: bytes | Path) -> Created:
+    def create(self, key: str, content: bytes | Path, *, alone: bool = False) -> Created:
         """As `Store.create`."""
         with self._durable(content) as source:
             return self._name(source, key, content)

@@ -106,13 +106,14 @@ class Store(Protocol):
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """Begin to read the bytes from an offset on, with one request; errors as `read`."""
 
-    def create(self, key: str, content: bytes | Path) -> Created:
+    def create(self, key: str, content: bytes | Path, *, alone: bool = False) -> Created:
         """Put bytes, or a file of this machine, under a key unless it has some already.
 
         Of several that create at once one gets NEW.  Readers see all bytes or none.
 
         Args:
             content: A file may get the key as a second name: afterwards nobody writes into it.
+            alone: Nobody else creates this key meanwhile; large files then cost less in a bucket.
         """
 
     def replace(self, key: str, content: bytes | Path) -> None:

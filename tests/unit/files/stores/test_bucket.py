@@ -153,6 +153,18 @@ def test_of_equal_large_files_one_is_first(
     assert {found.key for found in store.list()} == {"a"}
 
 
+def test_a_large_file_whose_name_nobody_else_gives_is_not_copied(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parted = store.in_parts()
+    monkeypatch.delattr(obstore, "copy")
+    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    assert parted.create("a", b"large", alone=True) is Created.NEW
+    assert parted.create("a", b"large", alone=True) is Created.EQUAL
+    assert parted.create("a", b"LARGE", alone=True) is Created.OTHER
+    assert {found.key for found in store.list()} == {"a"}
+
+
 def test_an_upload_in_parts_shows_that_it_goes_on(
     store: BucketStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
