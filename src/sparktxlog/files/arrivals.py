@@ -16,12 +16,13 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from time import monotonic
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import structlog
 
@@ -33,6 +34,7 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.files.durability import (
+    replace_file,
     storage_error,
     storing,
     sync_or_rewrite,
@@ -44,6 +46,7 @@ from sparktxlog.files.foreign_files import (
     digest_of,
     foreign_file,
     goes_on,
+    with_progress,
 )
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.transactions.operation import StagedFile
@@ -52,8 +55,17 @@ _log = structlog.get_logger("sparktxlog.files")
 
 #: Verified files that are remembered, so that a second check costs one stat.
 _REMEMBERED = 65_536
+#: More files than these are taken in by several threads.
+_FEW_FILES, _PARALLEL_FILES = 8, 8
 
 _Mark = tuple[int, int, int]
+
+
+class Source(Protocol):
+    """A file that is taken in."""
+
+    def link_as(self, target: ForeignFile) -> None:
+        """Give it, or a copy of it, a place on a disk of the node."""
 
 
 class Arrivals:
@@ -159,6 +171,52 @@ class Arrivals:
             sync_parents([path], self.root)
         self._remember(path, self._mark(file, path), file.digest)
         return True
+
+    def take_in(self, sources: Mapping[str, Source | bytes]) -> tuple[StagedFile, ...]:
+        """Give files, or bytes, places here; whatever was there is replaced.
+
+        A file is linked: a write into it damages it here too, and a check finds that.
+
+        Args:
+            sources: Path below the root → what it gets.
+
+        Returns:
+            What a manifest says of them, once their bytes and names are durable; their rows count
+            as none.
+
+        Raises:
+            InvalidNameError: A name leaves the root (definite).
+            DiskFullError, StorageError: Some may not be taken in.
+        """
+        paths = {relative: Path(self.path(relative)) for relative in sources}
+
+        def taken_in(relative: str) -> StagedFile:
+            return self._taken_in(relative, paths[relative], sources[relative])
+
+        if len(paths) > _FEW_FILES:  # each waits for the disk
+            with ThreadPoolExecutor(_PARALLEL_FILES, "taking-in") as threads:
+                files = list(threads.map(with_progress(taken_in), paths))
+        else:
+            files = list(map(taken_in, paths))
+        self.sync_names(paths)
+        for file in files:
+            path = paths[file.path]
+            self._remember(path, self._mark(file, path), file.digest)
+        return tuple(files)
+
+    def _taken_in(self, relative: str, path: Path, source: Source | bytes) -> StagedFile:
+        with storing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(source, bytes):
+                replace_file(path, source)
+            else:
+                source.link_as(foreign_file(self.root, path))
+            with foreign_file(self.root, path).open() as content:
+                digest = digest_of(content, path)
+                size = os.fstat(content.fileno()).st_size
+            # The bytes: also those of the file in the table, which is the same one.
+            sync_or_rewrite(path)
+        return StagedFile(path=relative, size_bytes=size, rows=0, digest=digest)
 
     def fetch(
         self, file: StagedFile, sent: Callable[[int], Iterable[bytes]], *, named: bool = True

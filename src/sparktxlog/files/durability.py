@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 import os
+import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from sparktxlog.errors import DiskFullError, StorageError
-from sparktxlog.files.foreign_files import goes_on, open_regular, read_open
+from sparktxlog.files.foreign_files import Linked, goes_on, open_regular, read_open
 
 _BLOCK_BYTES = 64 << 10
 #: How a file is opened to be synced: somebody may have put a pipe in its place.
 _WITHOUT_WAITING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 #: Files that are open at once to be synced.
 _OPEN_AT_ONCE = 128
+
+#: What a file gets: its bytes, or pieces of them in their order.
+Content = bytes | memoryview | Iterable[bytes | memoryview]
 
 
 def sync_file(path: str | Path) -> None:
@@ -130,10 +136,21 @@ def parents_up_to(paths: Iterable[str | Path], root: str | Path) -> list[Path]:
     return sorted(directories, reverse=True)
 
 
-def link_new(source: Path, target: Path) -> bool:
+def sync_tree(root: Path) -> None:
+    """Bring all files of a directory and their names to the disk, its own name not."""
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            sync_file(Path(folder, name))
+        sync_directory(folder)
+
+
+def link_new(source: Path, target: Path, *, copies: bool = True) -> bool:
     """Give a file a second name, unless that is taken; its directory is made if missing.
 
     **After calling** sync the directory of `target`; the bytes of a copy are synced.
+
+    Args:
+        copies: Whether a file that cannot have the name is copied.
 
     Returns:
         Whether it is new there.
@@ -150,8 +167,11 @@ def link_new(source: Path, target: Path) -> bool:
         if not source.exists():
             raise
         target.parent.mkdir(parents=True, exist_ok=True)
-        return link_new(source, target)
+        return link_new(source, target, copies=copies)
     except OSError:
+        if not copies:
+            raise
+        target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(source, target)
     return True
 
@@ -170,14 +190,143 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, fresh)
     except OSError:
         # Another file system, one without hard links, or too many links.
-        with os.fdopen(open_regular(source), "rb") as content, open(fresh, "xb") as copy:
-            shutil.copyfileobj(content, copy)
-            shutil.copystat(source, fresh)
-            copy.flush()
-            os.fsync(copy.fileno())
+        copy_durably(source, fresh)
     fresh.replace(target)
     # If both names are the same file, `rename` keeps both.
     fresh.unlink(missing_ok=True)
+
+
+def copy_durably(source: Path, target: Path) -> None:
+    """Copy a regular file with its times to a new name; its bytes are synced, the name is not.
+
+    Raises:
+        OSError: A part of it may have the name; or something else has it.
+    """
+    with os.fdopen(open_regular(source), "rb") as content, open(target, "xb") as copy:
+        shutil.copyfileobj(content, copy)
+        copy.flush()
+        shutil.copystat(source, target)  # a write sets the time, too
+        os.fsync(copy.fileno())
+
+
+def place_durably(places: Mapping[Path, Path], root: Path, *, replaces: bool = True) -> None:
+    """Give files second names below a directory, or copy them; bytes and names are durable then.
+
+    Args:
+        places: Name → file that gets it, in their order.  Directories of names are made.
+        root: The directory; it is there.
+        replaces: Whether whatever has a name already is replaced, each in one step.
+
+    Raises:
+        FileExistsError: Something else has a name, and is not replaced.
+        OSError: Some may have their names; repeat it.
+    """
+    for target, source in places.items():
+        sync_file(source)
+        if target.exists() and target.samefile(source):
+            continue  # an attempt before may not have synced the name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if replaces:
+            link_or_copy(source, target)
+        elif not link_new(source, target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    sync_parents(places, root)
+
+
+def place_tree(source: Path, target: Path, *, links: bool = True) -> None:
+    """Give all files of a directory second names in another one, or copy them, durably.
+
+    **After calling** sync the directory of `target`.
+
+    Args:
+        links: False: each is copied, since somebody may write into it.
+
+    Raises:
+        OSError: Parts may be there.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    place = link_or_copy if links else copy_durably
+    for folder, _, names in os.walk(source, onerror=refuse):
+        inside = target / Path(folder).relative_to(source)
+        inside.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            place(Path(folder) / name, inside / name)
+        sync_directory(inside)
+
+
+def move_durably(source: Path, target: Path) -> None:
+    """Give a file or directory another name on its disk, in one step.
+
+    Raises:
+        OSError: It has one of the names; the new one is perhaps not durable.
+    """
+    source.rename(target)
+    sync_directory(target.parent)  # first: after a power loss it has both names rather than none
+    if source.parent != target.parent:
+        with suppress(FileNotFoundError):  # somebody removed what was left empty
+            sync_directory(source.parent)
+
+
+def remove_at_once(directory: Path, gone: Path) -> None:
+    """Remove a directory, which disappears in one step.
+
+    Args:
+        gone: A name for what is being removed; a kill or an error leaves some of it there.
+
+    Raises:
+        OSError: It is there still, or some of it under the other name.
+    """
+    move_durably(directory, gone)
+    shutil.rmtree(gone)
+
+
+def create_file(path: Path, content: bytes | Path, *, durable: bool = True) -> Linked:
+    """Give a file its name, unless that is taken; it appears whole.
+
+    An answer that is lost does no harm: what has the name is compared.
+
+    Args:
+        content: Its bytes; or a durable file, which gets a second name, or is copied where it
+            cannot have one.
+        durable: Bytes are synced before they get the name; the name never is.
+
+    Returns:
+        What then has the name.
+
+    Raises:
+        OSError: Nothing has it; or nobody knows.
+    """
+    fresh = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        if isinstance(content, Path):
+            link_or_copy(content, fresh)
+        else:
+            fresh.write_bytes(content)
+            if durable:
+                sync_file(fresh)
+        try:
+            os.link(fresh, path)
+        except OSError:
+            if not path.exists():
+                raise
+        if path.samefile(fresh):
+            return Linked.SAME
+        return Linked.EQUAL if filecmp.cmp(fresh, path, shallow=False) else Linked.OTHER
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def drop_uncreated(directory: Path) -> None:
+    """Remove what kills left of files that `create_file` was to create; nobody may be at it.
+
+    Raises:
+        OSError: The disk fails.
+    """
+    for path in directory.glob(f".{'[0-9a-f]' * 32}.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def read_whole(path: str | Path) -> bytes:
@@ -201,7 +350,24 @@ def free_name(path: Path) -> Path:
     return found
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_at_once(path: Path, content: Content, *, mode: int = 0o666) -> None:
+    """Replace a file in one step for whoever reads it; a power loss may leave a part of it.
+
+    Args:
+        mode: Its rights, before those are taken away that new files do not have.
+
+    Raises:
+        OSError: The file is the old one.
+    """
+    fresh = path.with_name(f".{secrets.token_hex(8)}.new")  # others may write it, too
+    try:
+        _write_fresh(fresh, content, mode)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_durably(path: Path, content: Content) -> None:
     """Replace a file in one step: after a crash it is either the old or the new one.
 
     Raises:
@@ -237,11 +403,11 @@ def replace_file(path: Path, content: bytes | memoryview) -> None:
     _write_fresh(path, content)
 
 
-def _write_fresh(path: Path, content: bytes | memoryview) -> None:
+def _write_fresh(path: Path, content: Content, mode: int = 0o666) -> None:
     """Write a file of its own under a name, never through a link that somebody put there."""
     path.unlink(missing_ok=True)
-    with open(path, "xb") as file:
-        file.write(content)
+    with open(path, "xb", opener=lambda name, how: os.open(name, how, mode)) as file:
+        file.writelines([content] if isinstance(content, bytes | memoryview) else content)
 
 
 def storage_error(error: OSError, path: str | Path) -> StorageError:

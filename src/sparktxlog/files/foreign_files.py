@@ -163,18 +163,27 @@ class ForeignFile:
         with self._parent() as parent:
             os.unlink(self._name, dir_fd=parent)
 
-    def link_as(self, target: ForeignFile, *, replaces: bool = True) -> None:
+    def link_as(self, target: ForeignFile) -> None:
         """Give it a second name, whose directories are made; or a durable copy, as a last resort.
+
+        What has the name already is replaced, in one step.
 
         **After calling** sync the directory of `target`.
 
-        Args:
-            replaces: Whether what has the name already is replaced, in one step.
-
         Raises:
             OSError: As `open`; or it can neither be linked nor copied.
-            FileExistsError: Something has the name, and is not replaced.
         """
+        self._link(target, replaces=True)
+
+    def link_new(self, target: ForeignFile) -> bool:
+        """As `link_as`, unless something has the name already; return whether it is new there."""
+        try:
+            self._link(target, replaces=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _link(self, target: ForeignFile, *, replaces: bool) -> None:
         fresh = f".{secrets.token_hex(8)}.new"
         with self._parent() as parent, target._parent(make=True) as to:
             places = {"src_dir_fd": to, "dst_dir_fd": to}
@@ -203,7 +212,7 @@ class ForeignFile:
                     os.unlink(fresh, dir_fd=to)
 
     def move_to(self, other: ForeignFile) -> bool:
-        """Move whatever has this name to another one, whose directories are made.
+        """Move whatever has this name to another one, whose directories are made, durably.
 
         Returns:
             Whether there was anything.
@@ -211,11 +220,12 @@ class ForeignFile:
         Raises:
             OSError: It is left; or lies beyond a link.
         """
-        with suppress(FileNotFoundError), self._parent() as parent, other._parent(make=True) as to:
+        with suppress(FileNotFoundError), self._parent() as parent:
             os.stat(self._name, dir_fd=parent, follow_symlinks=False)
-            os.rename(self._name, other._name, src_dir_fd=parent, dst_dir_fd=to)
-            os.fsync(to)
-            os.fsync(parent)
+            with other._parent(make=True, durable=True) as to:
+                os.rename(self._name, other._name, src_dir_fd=parent, dst_dir_fd=to)
+                os.fsync(to)
+                os.fsync(parent)
             return True
         return False
 
@@ -300,8 +310,13 @@ class ForeignFile:
         return self.relative.rpartition("/")[2]
 
     @contextmanager
-    def _parent(self, *, make: bool = False) -> Iterator[int]:
-        """Give the descriptor of its directory."""
+    def _parent(self, *, make: bool = False, durable: bool = False) -> Iterator[int]:
+        """Give the descriptor of its directory.
+
+        Args:
+            make: Whether directories that are missing are made.
+            durable: Whether the names of the directories below the root are synced.
+        """
         goes_on(self.path)
         try:
             directory = os.open(self.root, _DIRECTORY)
@@ -315,6 +330,8 @@ class ForeignFile:
                 if make:
                     with suppress(FileExistsError):
                         os.mkdir(name, dir_fd=directory)
+                if durable:
+                    os.fsync(directory)
                 with _refusing(self.path):
                     inner = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
                 os.close(directory)

@@ -178,7 +178,11 @@ def test_without_hard_links_a_file_is_copied(
 
     monkeypatch.setattr(os, "link", linked)
     copy = ForeignFile(str(tmp_path), "below/copy")
-    foreign_file(tmp_path, source).link_as(copy, replaces=replaces)
+    given = foreign_file(tmp_path, source)
+    if replaces:
+        given.link_as(copy)
+    else:
+        assert given.link_new(copy) and not given.link_new(copy)
     assert copy.read() == b"bytes"
     assert not source.samefile(copy.path)
     assert os.listdir(tmp_path / "below") == ["copy"]

@@ -133,12 +133,7 @@ class DiskStore:
         target = self._file(key)
         for _ in range(_ATTEMPTS):
             with storing(target.path):
-                try:
-                    source.link_as(target, replaces=False)
-                    made = True
-                except FileExistsError:
-                    made = False
-                if made:
+                if source.link_new(target):
                     sync_parents([target.path], self._root)
                     return Created.NEW
                 with suppress(ObjectMissingError):  # removed meanwhile

@@ -26,7 +26,6 @@ from sparktxlog.files.durability import (
     storage_error,
     storing,
     sync_directory,
-    sync_parents,
     sync_several,
 )
 from sparktxlog.files.foreign_files import ForeignFile, Linked, foreign_file, goes_on
@@ -171,8 +170,7 @@ class TablePlaces(SiteTables):
             entry = attic.begin(Kind.FILES, "", why, table=uuid)
             attic.finish(entry)
             other = foreign_file(self._root, free_name(entry.path / path))
-            if self.file(uuid, path).move_to(other):
-                sync_parents([other.path], self._root)
+            self.file(uuid, path).move_to(other)
 
     def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[str]:
         paths = {self._root / uuid / file.path for file in files}
@@ -214,8 +212,8 @@ class TablePlaces(SiteTables):
                 versions = (v for v in self.versions(uuid) if f"{v:020}" not in names)
             for version in versions:
                 commit = self.file(uuid, commit_file_name(version))
-                with suppress(FileNotFoundError, FileExistsError):  # Delta was faster; it has one
-                    commit.link_as(self.kept_commit(uuid, version), replaces=False)
+                with suppress(FileNotFoundError):  # Delta was faster
+                    commit.link_new(self.kept_commit(uuid, version))
 
     def publish(self, uuid: str, version: int, source: str | bytes) -> set[str]:
         path = f"{self._root}/{uuid}/{commit_file_name(version)}"
