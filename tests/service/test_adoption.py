@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import socket
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_start_after_a_summary import free_ports
 from tests.support.delta_writer import SCHEMA, StagedTable
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.delta.log_state import LogState
@@ -192,11 +193,15 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             assert files_of(tmp_path / "plain") == before
             assert list(commit_tables.iterdir()) == []
 
-            def other_disk(*_: Any) -> None:
-                raise OSError(18, "Invalid cross-device link")
+            link_file = os.link
+
+            def other_disk(source: Any, *names: Any, **places: Any) -> None:
+                if str(source).startswith(str(tmp_path / "plain")):
+                    raise OSError(18, "Invalid cross-device link")
+                link_file(source, *names, **places)
 
             with monkeypatch.context() as patched:
-                patched.setattr(table_adoption, "os", SimpleNamespace(link=other_disk))
+                patched.setattr(os, "link", other_disk)
                 with pytest.raises(InvalidRequestError, match="links are of one file system"):
                     await asyncio.to_thread(adopt_commits, plain, lambda: 3, link, NAME)
                 copied = await asyncio.to_thread(
@@ -209,9 +214,11 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
                     dry_run=False,
                 )
             assert copied.left.startswith("the old log is")
-            entry = ".attic/log"
-            left = {"old.parquet", f"{entry}/manifest.json", f"{entry}/content/{3:020}.json"}
-            assert files_of(tmp_path / "plain").keys() == left
+            assert files_of(tmp_path / "plain").keys() == {"old.parquet"}
+            (entry,) = Attic.of_commit_tables(commit_tables).entries(Kind.LOG, "default.copied")
+            assert (entry.mark, entry.source) == (copied.uuid, plain.path + "/_delta_log")
+            assert [one.name for one in entry.path.iterdir()] == [f"{3:020}.json"]
+            assert f"{entry.path}, {entry.id} in the attic" in copied.left
             table = commit_tables / copied.uuid
             assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]
             another = plain_table(tmp_path / "another")

@@ -10,7 +10,7 @@ Kinds of entries (`attic.Kind`):
     fork      what a node had before it left a fork: journal, queue, and the rows of what it gave
               up; each of its commit tables is an entry of its own
     files     files that were in the places of others in a commit table
-    log       the Delta log of a table whose files moved to a commit table, in its own directory
+    log       the Delta log of a table whose files moved to a commit table
 
 Not here, because nobody may want it back: payloads, positions and versions that their retention
 ends (`storage.payloads`, `storage.journal`, `storage.commit_tables.table_sweep`); images, which are

@@ -25,7 +25,14 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.files.durability import link_or_copy, storing, sync_directory, write_durably
+from sparktxlog.files.durability import (
+    move_durably,
+    place_tree,
+    remove_at_once,
+    storing,
+    sync_directory,
+    write_durably,
+)
 
 _MANIFEST, _CONTENT = "manifest.json", "content"
 _DRAFT, _GONE = ".draft-", ".gone-"
@@ -158,9 +165,7 @@ class Attic:
                 facts=facts or {},
             )
         )
-        path.rename(found.path)
-        for directory in (found.path.parent, path.parent):
-            sync_directory(directory)
+        move_durably(path, found.path)
         return found
 
     def keep(self, path: Path, *, mark: str, **said: Any) -> Entry:
@@ -170,8 +175,8 @@ class Attic:
             OSError: Nothing is kept; repeat it.
         """
         with self.draft(mark) as draft:
-            _link_tree(path, draft, link_or_copy)
-            return self.put(draft, mark=mark, source=path, **said)
+            place_tree(path, draft)
+            return self.put(draft, mark=mark, **{"source": path, **said})
 
     @contextmanager
     def draft(self, mark: str) -> Iterator[Path]:
@@ -271,10 +276,8 @@ class Attic:
         try:
             with storing(to):
                 # A journal may be opened there, and written to.
-                place = shutil.copy2 if entry.kind is Kind.FORK else link_or_copy
-                _link_tree(entry.path, restoring, place)
-                restoring.rename(to)
-                sync_directory(to.parent)
+                place_tree(entry.path, restoring, links=entry.kind is not Kind.FORK)
+                move_durably(restoring, to)
         finally:
             shutil.rmtree(restoring, ignore_errors=True)
 
@@ -286,9 +289,7 @@ class Attic:
         """
         gone = self.root / f"{_GONE}{entry.id}-{uuid.uuid4().hex}"
         with storing(entry.directory):
-            Path(entry.directory).rename(gone)
-            shutil.rmtree(gone)
-            sync_directory(self.root)
+            remove_at_once(Path(entry.directory), gone)
 
     def empty(
         self,
@@ -349,21 +350,3 @@ def _read(directory: Path) -> Entry:
     except (OSError, msgspec.MsgspecError) as error:
         why = f"its manifest cannot be read: {error}"
         return Entry(id=directory.name, kind=Kind.UNKNOWN, why=why, directory=str(directory))
-
-
-def _link_tree(source: Path, target: Path, place: Callable[[Path, Path], object]) -> None:
-    """Give all files of a directory places in another one, durably if `place` is.
-
-    Raises:
-        OSError: Parts may be there.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for folder, _, names in os.walk(source, onerror=refuse):
-        inside = target / Path(folder).relative_to(source)
-        inside.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            place(Path(folder) / name, inside / name)
-        sync_directory(inside)

@@ -11,6 +11,7 @@ import pytest
 from sparktxlog.attic import attic as module
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.files import durability
 from sparktxlog.files.durability import link_or_copy
 
 DAY_US = 86_400_000_000
@@ -98,11 +99,11 @@ def test_kept_files_are_whole_or_not_there(
         link_or_copy(source, target)
         raise Killed
 
-    monkeypatch.setattr(module, "link_or_copy", killed)
+    monkeypatch.setattr(durability, "link_or_copy", killed)
     with pytest.raises(Killed):
         attic.keep(table, **said)
     assert attic.entries() == []
-    monkeypatch.setattr(module, "link_or_copy", link_or_copy)
+    monkeypatch.undo()
     entry = attic.keep(table, **said)
     commit = "_delta_log/0.json"
     assert (entry.path / commit).samefile(table / commit) and entry.source == str(table)

@@ -6,7 +6,6 @@ copied, and version 0 lists them.  Nothing of the old table changes before the l
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +26,7 @@ from sparktxlog.errors import (
     UnknownSchemaError,
     UnknownTableError,
 )
-from sparktxlog.files.durability import storage_error
+from sparktxlog.files.durability import link_new, move_durably, storage_error
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.tables.table_kind import TableKind
@@ -187,7 +186,8 @@ def adopt_commits(
         "means the old one in .vacuum() and .detail()"
     )
     if way == "move":
-        left = _taken_away(plain, newest(), needed)
+        entry = {"table": name, "mark": place.table_id}
+        left = _taken_away(plain, newest(), needed, Attic.of_commit_tables(directory.parent), entry)
     return replace(planned, uuid=place.table_id, left=left)
 
 
@@ -301,26 +301,33 @@ def _place(source: Path, target: Path, needed: Iterable[NeededFile], way: FileWa
 
     def place(file: NeededFile) -> None:
         old, new = source / file.path, target / file.path
-        new.parent.mkdir(parents=True, exist_ok=True)
-        if way != "copy":
-            try:
-                os.link(old, new)
-                return
-            except OSError as error:
-                if way == "link":
-                    raise InvalidRequestError(
-                        f"{old} cannot be linked to {new}: {error.strerror}",
-                        hint="Use files='copy': links are of one file system.",
-                        field="files",
-                        value=way,
-                    ) from error
-        shutil.copyfile(old, new)
+        if way == "copy":
+            new.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(old, new)
+            return
+        try:
+            link_new(old, new, copies=way == "move")
+        except OSError as error:
+            if way == "move":
+                raise
+            raise InvalidRequestError(
+                f"{old} cannot be linked to {new}: {error.strerror}",
+                hint="Use files='copy': links are of one file system.",
+                field="files",
+                value=way,
+            ) from error
 
     with ThreadPoolExecutor(_PARALLEL, "adopting") as threads:
         list(threads.map(place, needed))
 
 
-def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) -> str:
+def _taken_away(
+    plain: PlainTable,
+    newest: int,
+    needed: Iterable[NeededFile],
+    attic: Attic,
+    entry: dict[str, str],
+) -> str:
     """Remove what moved from the old table; return what is left of it.
 
     The log goes first: a reader finds no table, and never one that lacks files.
@@ -331,16 +338,21 @@ def _taken_away(plain: PlainTable, newest: int, needed: Iterable[NeededFile]) ->
             f"the old table was written until version {newest}, the new one has version "
             f"{plain.log.version} of it: nothing was removed from {source}"
         )
-    attic = Attic(source / ".attic")  # the log may be on a disk of its own
+    log, why = source / f".{_LOG}.moved", "its files moved to a commit table"
     try:
-        kept = attic.put(source / _LOG, kind=Kind.LOG, why="its files moved to a commit table")
+        move_durably(source / _LOG, log)
+        kept = attic.keep(log, kind=Kind.LOG, why=why, source=source / _LOG, **entry)
         for file in needed:
             (source / file.path).unlink(missing_ok=True)
     except OSError as error:
-        return f"the files of the old table could not be removed from {source}: {error.strerror}"
-    return f"the old log is {kept.path}; what only older versions had is left, too"
+        return f"the files of the old table, or its log {log}, could not be removed: {error}"
+    _remove(log)
+    return (
+        f"the old log is {kept.path}, {kept.id} in the attic; what only older versions had is left "
+        f"in {source}"
+    )
 
 
 def _remove(directory: Path) -> None:
-    """Remove a table that was not made in the end; all in it are second names and copies."""
+    """Remove what holds only second names and copies: a table that was not made, a log kept."""
     shutil.rmtree(directory, ignore_errors=True)
