@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage.interfaces",
         "storage.payloads.payload_store",
     } | _EPOCHS,
-    "http": {"codec", "tracing"},
+    "http": {"codec", "files.durability", "tracing"},
     "files": {"codec", "http", "supervision"},
     "worker": {
         "attic", "catchup", "codec", "delta", "health", "http", "storage.commit_tables",
@@ -221,11 +221,7 @@ def _sets_aside(module: Module) -> list[str]:
 def test_only_the_attic_has_places_for_what_is_set_aside() -> None:
     """Else something is listed nowhere and removed by nobody."""
     found = {line for module in package_modules() for line in _sets_aside(module)}
-    outside = {line for line in found if not line.startswith("sparktxlog.attic.")}
-    # The log of a table that moved: that table's directory may be on any disk.
-    assert {line.partition(":")[0] for line in outside} == {
-        "sparktxlog.worker.tables.table_adoption"
-    }
+    assert [line for line in found if not line.startswith("sparktxlog.attic.")] == []
     text = 'kept = lake / "_sparktxlog" / "dropped"'
     invented = Module(path=PACKAGE / "worker" / "x.py", name="sparktxlog.worker.x", text=text)
     assert _sets_aside(invented) == ["sparktxlog.worker.x:1"]
@@ -332,54 +328,60 @@ def test_only_one_room_opens_delta_logs() -> None:
     assert _texts_of_logs(invented) == {"_delta_log"} and _opens_by_delta_rs(invented)
 
 
-#: Modules outside `files/` that link or sync files of tables, images or journals by themselves; the
-#: list may only get shorter.
+#: Modules outside `files/` that link, rename or sync by themselves, each with how; the list may
+#: only get shorter.
 _PLACES_FILES = {
-    "sparktxlog.api.staging.frame_staging",
-    "sparktxlog.cli.doctor.disks",
-    "sparktxlog.delta.checkpoints",
-    "sparktxlog.delta.commit_files",
-    "sparktxlog.storage.commit_tables.table_places",
-    "sparktxlog.storage.journal.journal",
-    "sparktxlog.storage.log_tables.quarantine_table",
-    "sparktxlog.storage.payloads.local_store",
-    "sparktxlog.worker.backup.commit_table_images",
-    "sparktxlog.worker.backup.imaging",
-    "sparktxlog.worker.copy.swap",
-    "sparktxlog.worker.repair.table_quarantine",
-    "sparktxlog.worker.tables.table_adoption",
+    # Asks the disk itself what it can do, and how long a sync alone takes: no file of anybody.
+    "sparktxlog.cli.doctor.disks": {"os.link", "os.fsync"},
+    # Its own database, closed: the old one is kept before another takes its name.
+    "sparktxlog.storage.journal.journal": {"link_or_copy", "replace"},
 }
-_PLACING = {"link", "rename", "replace", "fsync"}
+_PLACING = {"link", "rename", "renames", "replace", "fsync", "fdatasync"}
+#: What `files/` begins and its caller must end.
+_HALVES = {"link_as", "link_or_copy"}
 
 
-def _places_files(module: Module) -> bool:
-    calls = [node.func for node in module.nodes if isinstance(node, ast.Call)]
-    of_os = {
-        call.attr
-        for call in calls
-        if isinstance(call, ast.Attribute)
-        and isinstance(call.value, ast.Name)
-        and call.value.id == "os"
-    }
-    names = {
-        call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls
-    }
-    return bool(of_os & _PLACING or names & {"link_as", "link_or_copy", "move_to"})
+def _places_files(module: Module) -> set[str]:
+    """Return the calls by which a module links, renames or syncs; `str.replace` takes two texts."""
+    found = set[str]()
+    for call in (node for node in module.nodes if isinstance(node, ast.Call)):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        name = name or getattr(call.func, "id", "")
+        of = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if isinstance(of, ast.Name) and of.id in ("os", "shutil"):
+            found |= {f"{of.id}.{name}"} if name in _PLACING | {"move"} else set()
+        elif name in _HALVES or (
+            of is not None
+            and name in ("rename", "replace")
+            and (len(call.args), len(call.keywords)) == (1, 0)
+        ):
+            found.add(name)
+    return found
 
 
-def test_only_one_room_places_files_that_travel() -> None:
+def test_only_one_room_places_files() -> None:
     found = {
-        module.name
+        module.name: placing
         for module in package_modules()
-        if module.room != "files" and _places_files(module)
+        if module.room != "files" and (placing := _places_files(module))
     }
     assert found == _PLACES_FILES
-    invented = Module(
-        path=PACKAGE / "runtime" / "invented.py",
-        name="sparktxlog.runtime.invented",
-        text="import os\nos.link(part, final)\n",
-    )
-    assert _places_files(invented)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("os.link(part, final)", {"os.link"}),
+        ("shutil.move(part, final)", {"shutil.move"}),
+        ("part.with_name('x').rename(final)", {"rename"}),
+        ("part.replace(self.path)", {"replace"}),
+        ("files.link_or_copy(part, final)", {"link_or_copy"}),
+        ("text.replace('a', 'b'); replace(entry, id=''); entry.replace(tzinfo=None)", set()),
+    ],
+)
+def test_a_module_that_places_files_is_found(line: str, found: set[str]) -> None:
+    path, name = PACKAGE / "runtime" / "invented.py", "sparktxlog.runtime.invented"
+    assert _places_files(Module(path=path, name=name, text=line)) == found
 
 
 def _reaches_buckets(module: Module) -> bool:

@@ -151,7 +151,6 @@ ELSEWHERE = {
     "service/handlers/view_routes.py": "service/test_views.py",
     "service/routing/declared_route.py": "unit/service/routing/test_endpoints.py",
     "service/routing/routes.py": "service/test_answers.py",
-    "files/durability.py": "unit/storage/journal/test_journal.py",
     "storage/journal/epoch_changes.py": "contract/test_journal_epochs.py",
     "storage/journal/journal_reader.py": _JOURNAL,
     "storage/journal/log_expiry.py": "contract/test_journal_expiry.py",

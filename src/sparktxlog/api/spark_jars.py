@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sparktxlog.errors import ConfigError, InvalidRequestError, MissingDependencyError, TxLogError
+from sparktxlog.files.durability import write_at_once
 from sparktxlog.model.buckets import SCHEMES, Provider
 
 #: Directory in which Spark's resolver keeps the JARs.
@@ -266,12 +268,8 @@ def resolved_jars(spark: str, stores: Iterable[str] = ()) -> str:
 
 
 def _remember(listed: Path, jars: str) -> None:
-    part = listed.with_name(f"{listed.name}.{os.getpid()}")
-    try:
-        part.write_text(jars + "\n")
-        part.replace(listed)
-    except OSError:
-        return  # the next start resolves again
+    with suppress(OSError):  # the next start resolves again
+        write_at_once(listed, f"{jars}\n".encode())
 
 
 def _unresolved(spark: str, stores: tuple[str, ...], said: str) -> MissingDependencyError:

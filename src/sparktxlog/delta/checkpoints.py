@@ -30,12 +30,10 @@ from sparktxlog.delta.log_files import (
 )
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.files.durability import (
-    link_or_copy,
+    place_durably,
     read_whole,
     storage_error,
     storing,
-    sync_directory,
-    sync_file,
     write_durably,
 )
 from sparktxlog.files.foreign_files import foreign_file
@@ -208,14 +206,12 @@ def take_checkpoint(found: Checkpoint, target: Path, changed: Callable[[bytes], 
     """
     log = log_of(target)
     with storing(log):
-        (log / _SIDECARS).mkdir(parents=True, exist_ok=True)
+        log.mkdir(parents=True, exist_ok=True)
         size = 0
         for sidecar in found.sidecars:
             with _opened(sidecar) as file:
                 size += pq.read_metadata(file).num_rows
-            sync_file(sidecar)
-            link_or_copy(sidecar, log / _SIDECARS / sidecar.name)
-        sync_directory(log / _SIDECARS)
+        place_durably({log / _SIDECARS / one.name: one for one in found.sidecars}, log)
         raw = changed(read_whole(found.path))
         name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
         write_durably(log / name, raw)

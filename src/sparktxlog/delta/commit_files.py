@@ -8,10 +8,8 @@ be torn, the file itself or one that it adds.
 from __future__ import annotations
 
 import errno
-import filecmp
 import json
 import os
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,49 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path, log_of
+from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.files.durability import link_or_copy, storage_error, sync_file
+from sparktxlog.files.durability import create_file, storage_error, sync_file
 from sparktxlog.files.foreign_files import Linked, foreign_file
 
 #: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
 _PLAIN, _ENCRYPTED = b"PAR1", b"PARE"
-
-
-def create_version(path: Path, content: bytes | Path, *, durable: bool = True) -> Linked:
-    """Give a file of a log its name, unless that is taken; it appears whole.
-
-    An answer that is lost does no harm: what has the name is compared.
-
-    Args:
-        content: Its bytes; or a durable file, which gets a second name, or is copied where it
-            cannot have one.
-        durable: Bytes are synced before they get the name; the name never is.
-
-    Returns:
-        What then has the name.
-
-    Raises:
-        OSError: Nothing has it; or nobody knows.
-    """
-    fresh = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        if isinstance(content, Path):
-            link_or_copy(content, fresh)
-        else:
-            fresh.write_bytes(content)
-            if durable:
-                sync_file(fresh)
-        try:
-            os.link(fresh, path)
-        except OSError:
-            if not path.exists():
-                raise
-        if path.samefile(fresh):
-            return Linked.SAME
-        return Linked.EQUAL if filecmp.cmp(fresh, path, shallow=False) else Linked.OTHER
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def commit_by_hand(
@@ -85,21 +47,11 @@ def commit_by_hand(
     path = commit_path(table, version)
     said = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
     lines = (json.dumps(line, separators=(",", ":")) for line in ({"commitInfo": said}, *actions))
-    place = create_version(path, "".join(f"{line}\n" for line in lines).encode())
+    place = create_file(path, "".join(f"{line}\n" for line in lines).encode())
     if place is Linked.OTHER:
         raise FileExistsError(errno.EEXIST, "somebody else committed this version", str(path))
     if place is Linked.EQUAL:
         sync_file(path)
-
-
-def drop_unfinished(table: Path) -> None:
-    """Remove what killed writers left of commits that got no name; no other writer may be there.
-
-    Raises:
-        OSError: The disk fails.
-    """
-    for path in log_of(table).glob(f".{'[0-9a-f]' * 32}.tmp"):
-        path.unlink(missing_ok=True)
 
 
 def commit_bytes(table: Path, version: int) -> bytes:

@@ -14,6 +14,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from sparktxlog.files.durability import write_at_once
+
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
 ADMIN_TOKEN_VARIABLE = "SPARKTXLOG_ADMIN_TOKEN"  # noqa: S105 - a name, no secret
 _MOST_BYTES = 4096
@@ -44,9 +46,7 @@ def note_token(urls: Iterable[str], token_file: Path) -> None:
     directory = notes_directory()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in {_name(url) for url in urls}:
-        fresh = directory / f".{name}.{os.getpid()}"
-        fresh.write_text(f"{token_file.absolute()}\n")
-        fresh.replace(directory / name)
+        write_at_once(directory / name, f"{token_file.absolute()}\n".encode())
 
 
 def local_token(url: str) -> str | None:

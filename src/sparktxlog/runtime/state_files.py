@@ -17,6 +17,7 @@ import structlog
 
 from sparktxlog.codec.state_views import VIEWS
 from sparktxlog.errors import StorageError, TxLogError
+from sparktxlog.files.durability import write_at_once
 from sparktxlog.model.answers import StateFilesAnswer
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.view_rows import ViewRows, row_dicts
@@ -76,6 +77,5 @@ class StateFiles:
         as_of = datetime.now(UTC)
         for name, table in found.items():
             rows = (row | {"as_of": as_of} for row in row_dicts(table))
-            fresh = self.directory / f".{name}.tmp"
-            fresh.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
-            fresh.replace(self.directory / f"{name}.json")
+            lines = (msgspec.json.encode(row) + b"\n" for row in rows)
+            write_at_once(self.directory / f"{name}.json", lines)

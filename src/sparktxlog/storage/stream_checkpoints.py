@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from sparktxlog.errors import InvalidRequestError, LockedError
-from sparktxlog.files.durability import storage_error, sync_directory, sync_file
+from sparktxlog.files.durability import move_durably, storage_error, sync_directory, sync_file
 from sparktxlog.model.tables.commit_table import commit_file_name
 
 #: Path below the checkpoint → inode, bytes and time of change, of each file.
@@ -94,8 +94,7 @@ def copy_checkpoint(
         _copy(source, copying, before)
         if _listing(source) != before:
             raise _running(source)
-        copying.rename(target)  # fails if somebody made another one with files in it
-        sync_directory(target.parent)
+        move_durably(copying, target)  # fails if somebody made another one with files in it
     except FileNotFoundError as error:
         raise _running(source) from error
     except OSError as error:

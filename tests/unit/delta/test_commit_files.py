@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from sparktxlog.delta import commit_files
 from sparktxlog.delta.commit_files import (
     commit_by_hand,
-    create_version,
     lowest_torn,
     read_actions,
 )
 from sparktxlog.delta.log_files import commit_path, log_of, names_in_log
-from sparktxlog.files.foreign_files import Linked
+from sparktxlog.files import durability
 
 ADD = {"add": {"path": "x", "size": 3}}
 
@@ -45,33 +42,6 @@ def test_only_one_writer_gets_a_version(table: Path) -> None:
     assert commit_path(table, 0).read_bytes() == before and len(names_in_log(table)) == 1
 
 
-@pytest.mark.parametrize("is_made", [True, False])
-@pytest.mark.parametrize("is_file", [True, False])
-def test_an_answer_that_is_lost_says_nothing(
-    table: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool, is_file: bool
-) -> None:
-    """What has the name is compared; if nothing has it, the version is not there."""
-    path, link = commit_path(table, 0), os.link
-
-    def lose(source: Path, target: Path) -> None:
-        if is_made or target != path:
-            link(source, target)
-        if target == path:
-            raise OSError(errno.EIO, "no answer")
-
-    content = table / "x" if is_file else b"abc"
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "link", lose)
-        if is_made:
-            assert create_version(path, content) is Linked.SAME
-        else:
-            with pytest.raises(OSError, match="no answer"):
-                create_version(path, content)
-    assert path.exists() is is_made and len(names_in_log(table)) == is_made
-    assert create_version(path, b"abc") is (Linked.EQUAL if is_made else Linked.SAME)
-    assert create_version(path, b"abd") is Linked.OTHER and path.read_bytes() == b"abc"
-
-
 def test_a_disk_that_fails_is_no_commit(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has the name is durable; the names are synced with those of the files that it adds."""
 
@@ -79,7 +49,7 @@ def test_a_disk_that_fails_is_no_commit(table: Path, monkeypatch: pytest.MonkeyP
         raise OSError("no")
 
     with monkeypatch.context() as patched, pytest.raises(OSError, match="no"):
-        patched.setattr(commit_files, "sync_file", fail)
+        patched.setattr(durability, "sync_file", fail)
         commit_by_hand(table, 0, {}, "mine", [ADD])
     assert names_in_log(table) == []
     synced = []

@@ -37,7 +37,7 @@ from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
-from sparktxlog.files.durability import link_or_copy, storing
+from sparktxlog.files.durability import link_new, storing
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
@@ -173,7 +173,7 @@ class FrameStager:
             number, (source, partition) = numbered
             path = target / f"part-{number:06d}.parquet"
             with storing(path):
-                link_or_copy(source, path)
+                link_new(source, path)  # the node brings it to the disk
             found = describe_file(self._store.root, target, path)
             return replace(found, partition=dict(partition) or None)
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.frame_staging import StagingPlace
 from sparktxlog.errors import ConfigError, NotFoundError, PayloadStoreError, first_lines
+from sparktxlog.files.durability import link_new
 from sparktxlog.http.link import Http
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
                 hint=_HINT,
                 node_uri=uri,
             )
-        parts[0].rename(file)
+        link_new(parts[0], file)
         wrong = _differing(file, get)
         if wrong:
             raise PayloadStoreError(

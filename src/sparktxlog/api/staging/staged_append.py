@@ -28,6 +28,7 @@ from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.submits.validation import align_rows, row_schema
 from sparktxlog.errors import InvalidRequestError, TxLogError
+from sparktxlog.files.durability import move_durably
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
@@ -181,7 +182,7 @@ class StagedAppend:
         old, text = self.root / self.folder, transaction_id_to_text(transaction_id)
         folder = f"{text}/{old.name}"
         (self.root / text).mkdir(exist_ok=True)
-        old.rename(self.root / folder)
+        move_durably(old, self.root / folder)
         with contextlib.suppress(OSError):  # another attempt has files there
             old.parent.rmdir()
         moved = (replace(file, path=folder + file.path[len(self.folder) :]) for file in files)
@@ -276,7 +277,7 @@ class StagedAppend:
         folder = self.root / self.folder
         gone = folder.with_name(f"{folder.name}-gone")
         with contextlib.suppress(FileNotFoundError):  # a failed commit has removed it
-            folder.rename(gone)
+            move_durably(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(OSError):  # another write under the same id has files there
             folder.parent.rmdir()

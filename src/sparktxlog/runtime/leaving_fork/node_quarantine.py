@@ -33,7 +33,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     NotFoundError,
 )
-from sparktxlog.files.durability import free_name, storage_error, sync_directory, sync_parents
+from sparktxlog.files.durability import free_name, move_durably, storage_error, sync_parents
 from sparktxlog.protocol.master import first_view
 from sparktxlog.runtime.commit_tables.site_places import owner_of_tables, places_of
 from sparktxlog.runtime.leaving_fork.fork_search import (
@@ -287,9 +287,7 @@ class _Act:
             queues = [Path(entry.directory) for entry in self._attic.entries(Kind.QUEUE)]
             for old in (data_dir / "log" / QUEUE_NAME, *queues):
                 if old.exists():
-                    old.rename(free_name(directory / old.name))
-                    sync_directory(old.parent)
-            sync_directory(directory)
+                    move_durably(old, free_name(directory / old.name))
             tables.set_all_aside(entry.mark)
             if prepared.exists():
                 shutil.rmtree(prepared)

@@ -6,11 +6,10 @@ with its node.  It stays as long as the file exists.
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
-from sparktxlog.files.durability import storage_error
+from sparktxlog.files.durability import storage_error, write_at_once
 
 _NAME = "worker.token"
 
@@ -31,11 +30,7 @@ def make_worker_token(data_dir: Path) -> str:
         if path.exists() and (kept := path.read_text("ascii").strip()):
             return kept
         token = secrets.token_urlsafe(32)
-        fresh = path.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token + "\n")
-        fresh.replace(path)
+        write_at_once(path, f"{token}\n".encode(), mode=0o600)
     except OSError as error:
         raise storage_error(error, path) from error
     return token

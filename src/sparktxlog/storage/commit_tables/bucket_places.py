@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +37,14 @@ from sparktxlog.errors import (
     StoreUnavailableError,
 )
 from sparktxlog.files.arrivals import Arrivals
-from sparktxlog.files.durability import free_name, storing, sync_file, sync_parents, write_durably
+from sparktxlog.files.durability import (
+    free_name,
+    storing,
+    sync_file,
+    sync_parents,
+    write_at_once,
+    write_durably,
+)
 from sparktxlog.files.foreign_files import ForeignFile, digest_of, goes_on
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
@@ -73,16 +79,15 @@ class _TableObject(StoredObject):
         """Copy it to a disk of the node; the name never has a part of it; errors as `open`."""
         digest = hashlib.sha256()
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{secrets.token_hex(8)}.new")
-        try:
-            with self.open() as content, fresh.open("xb") as file:
+        with self.open() as content:
+
+            def blocks() -> Iterator[bytes]:
                 while block := content.read(_BLOCK_BYTES):
                     digest.update(block)
-                    file.write(block)
+                    yield block
                     goes_on(self.path)
-            fresh.replace(path)
-        finally:
-            fresh.unlink(missing_ok=True)
+
+            write_at_once(path, blocks())
         self.seen(self.key, content.found.mark, digest.hexdigest())
 
     def read(self, most: int | None = None) -> bytes:

@@ -17,13 +17,14 @@ import structlog
 
 from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_contents import LiveFiles
-from sparktxlog.delta.commit_files import commit_bytes, create_version
+from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import CorruptLogError, StorageError
 from sparktxlog.files.durability import (
+    create_file,
+    move_durably,
     read_whole,
     storing,
-    sync_directory,
     write_durably,
 )
 from sparktxlog.files.foreign_files import Linked
@@ -132,7 +133,7 @@ class ReaderTable:
         for number in numbers:
             # What a power loss tears is found at the next start.
             place = target / commit_file_name(number)
-            if create_version(place, self._rewritten(number), durable=False) is Linked.OTHER:
+            if create_file(place, self._rewritten(number), durable=False) is Linked.OTHER:
                 raise _TouchedError
             self._version = number
 
@@ -146,9 +147,8 @@ class ReaderTable:
         write_durably(fresh / _MARK, self._table.name.encode())
         self._version, self._protocol = -1, {}
         self._add(fresh, version)
-        self._target.rename(old)
-        fresh.rename(self._target)
-        sync_directory(self._target.parent)
+        move_durably(self._target, old)
+        move_durably(fresh, self._target)
         self._is_open = True
         shutil.rmtree(old, ignore_errors=True)
 

@@ -30,10 +30,11 @@ from sparktxlog.delta.commit_contents import (
     NeededFile,
     read_commit_file,
 )
-from sparktxlog.delta.commit_files import commit_bytes, create_version
+from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.files.durability import (
+    create_file,
     link_new,
     read_whole,
     storing,
@@ -134,7 +135,7 @@ def _extend(
         for number in range(first, version + 1):
             name, raw = commit_file_name(number), commit_bytes(table, number)
             own = changed(raw)
-            if create_version(twin / name, table / name if own == raw else own) is Linked.OTHER:
+            if create_file(twin / name, table / name if own == raw else own) is Linked.OTHER:
                 raise _touched(number, table, twin)
         sync_directory(twin / COMMIT_LOG)
 

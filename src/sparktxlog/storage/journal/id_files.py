@@ -18,6 +18,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.files.durability import sync_directory, sync_file
+from sparktxlog.files.durability import sync_directory, write_durably
 from sparktxlog.model.transactions.operation import DIGEST_BYTES
 from sparktxlog.storage.journal.queue_ids import put_digests
 
@@ -92,8 +93,8 @@ class IdFiles:
                 file.path.unlink()
             else:
                 kept.append(file)
-        for part in directory.glob("*.part"):
-            part.unlink()
+        for left in (*directory.glob("*.new"), *directory.glob("*.part")):  # of earlier releases
+            left.unlink()
         self._files: tuple[_IdFile, ...] = tuple(kept)
 
     @property
@@ -213,18 +214,12 @@ class IdFiles:
     ) -> _IdFile:
         order = np.argsort(words, kind="stable")
         path = self._directory / f"{first:020}-{len(words)}.ids"
-        part = path.with_suffix(".part")
         if not self._directory.is_dir():
             self._directory.mkdir()
             sync_directory(self._directory.parent)
-        with part.open("wb") as file:
-            file.write(_HEAD.pack(_MAGIC, first, len(words), ts))
-            for column in (words, seconds, places):
-                file.write(np.ascontiguousarray(column[order]).data)
-            file.write(digests.tobytes())
-        sync_file(part)
-        part.replace(path)
-        sync_directory(self._directory)
+        columns = (np.ascontiguousarray(one[order]).data for one in (words, seconds, places))
+        head = _HEAD.pack(_MAGIC, first, len(words), ts)
+        write_durably(path, chain([head], columns, [digests.tobytes()]))
         return _open(path)
 
     def _merge_soon(self) -> None:

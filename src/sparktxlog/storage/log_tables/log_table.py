@@ -25,7 +25,7 @@ from deltalake import Schema
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.delta.checkpoints import drop_torn
 from sparktxlog.delta.classic_checkpoints import write_classic
-from sparktxlog.delta.commit_files import commit_by_hand, drop_unfinished, lowest_torn
+from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
 from sparktxlog.delta.log_files import (
     commit_path,
     commits_in,
@@ -36,6 +36,7 @@ from sparktxlog.delta.log_files import (
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NewerReleaseError
 from sparktxlog.files.durability import (
+    drop_uncreated,
     storing,
     sync_directory,
     sync_file,
@@ -397,7 +398,7 @@ def repair(directory: Path, safe_version: int) -> list[int]:
                     path.unlink()
             undone.extend(torn)
         drop_torn(directory)
-        drop_unfinished(directory)
+        drop_uncreated(log)
         sync_directory(log)
     return sorted(undone)
 

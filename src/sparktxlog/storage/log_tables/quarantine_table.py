@@ -38,7 +38,7 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.files.durability import (
-    link_or_copy,
+    place_durably,
     replace_file,
     storing,
     sync_file,
@@ -91,6 +91,8 @@ class QuarantineFiles:
         self.root = root.resolve()
         self._payloads = payloads
         self._fresh: list[Path] = []
+        #: Place here → file of the payload store.
+        self._linked: dict[Path, Path] = {}
 
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
         """Write a file; it replaces one of the same name that a killed act left."""
@@ -100,7 +102,7 @@ class QuarantineFiles:
         self._fresh.append(path)
 
     def keep(self, relative: str) -> bool:
-        """Link a file of the payload store here; return whether it exists.
+        """Let the next `sync` link a file of the payload store here; return whether it exists.
 
         It is copied if hard links are not possible.
         """
@@ -112,17 +114,17 @@ class QuarantineFiles:
         with storing(target):
             if not source.is_file():
                 return target.is_file()  # linked by an act that was killed
-            target.parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(source, target)
-        self._fresh.append(target)
+        self._linked[target] = source
         return True
 
     def sync(self) -> None:
-        """Bring all written and linked files to the disk."""
+        """Link files, and bring them and the written ones to the disk."""
         with storing(self.root):
+            place_durably(self._linked, self._top)
             for path in self._fresh:
                 sync_file(path)
             sync_parents([*self._fresh, self.root / "files"], self._top)
+        self._linked.clear()
         self._fresh.clear()
 
 

@@ -14,9 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparktxlog.delta.checkpoints import drop_torn, files_to_sync, forget_last, last_checkpoint
-from sparktxlog.delta.commit_files import drop_unfinished, lowest_torn, read_actions
+from sparktxlog.delta.commit_files import lowest_torn, read_actions
 from sparktxlog.delta.log_files import commit_path, log_of
-from sparktxlog.files.durability import rewrite_file, sync_directory, sync_file, sync_parents
+from sparktxlog.files.durability import (
+    drop_uncreated,
+    rewrite_file,
+    sync_directory,
+    sync_file,
+    sync_parents,
+)
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.tables import check_expected, read_commit
 
@@ -74,7 +80,7 @@ def undo_torn(table: Path, recorded: int, log_id: str, batch: Batch | None, name
         DivergedError: Another writer made a whole one: nothing is removed (definite).
     """
     log = log_of(table)
-    drop_unfinished(table)
+    drop_uncreated(log)
     found = sorted(_unsettled(log, recorded), reverse=True) if log.is_dir() else []
     if not found:
         return []

@@ -8,7 +8,7 @@ written, is restored to any site of its log, and may be restored over what is th
 from __future__ import annotations
 
 import filecmp
-import os
+import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.delta.log_files import commits_in, is_in_log, newest_version
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
-from sparktxlog.files.durability import storing, sync_parents
+from sparktxlog.files.durability import place_durably, storing
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import COPIES, CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
@@ -159,9 +159,7 @@ def _give_places(root: Path, workspace: CopyWorkspace, tasks: Sequence[FileTask]
     missing = {place: staged for place, staged in places.items() if not _is_there(place, staged)}
     for place, staged in missing.items():
         with storing(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            os.link(staged, place)  # fails if somebody else was first
-            sync_parents([place], root)
+            place_durably({place: staged}, root, replaces=False)  # if somebody else is not first
     return len(missing)
 
 

@@ -30,7 +30,12 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from sparktxlog.files.durability import sync_directory, write_durably
+from sparktxlog.files.durability import (
+    move_durably,
+    remove_at_once,
+    sync_directory,
+    write_durably,
+)
 from sparktxlog.files.fetch import Progress, fetch_files
 from sparktxlog.files.file_donors import StoredFiles
 from sparktxlog.files.selection import require_space, select_files
@@ -265,8 +270,7 @@ class ImageStore:
         write_durably(directory / _MANIFEST, msgspec.json.encode(envelope))
         for folder, _, _ in os.walk(directory):
             sync_directory(folder)
-        directory.rename(self.root / image.name)
-        sync_directory(self.root)
+        move_durably(directory, self.root / image.name)
 
     def remove(self, names: Iterable[str] = (), *, dry_run: bool = False) -> tuple[int, int]:
         """Remove images, and what killed backups and removals left.  Hold `writing`.
@@ -290,10 +294,7 @@ class ImageStore:
             for directory in left:
                 shutil.rmtree(directory)
             for directory in images:
-                hidden = directory.with_name(f".{directory.name}.gone")
-                directory.rename(hidden)
-                sync_directory(self.root)
-                shutil.rmtree(hidden)
+                remove_at_once(directory, directory.with_name(f".{directory.name}.gone"))
         return freed
 
     # -- files -------------------------------------------------------------------------------------

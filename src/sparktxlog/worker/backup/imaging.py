@@ -24,6 +24,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import needed_files
 from sparktxlog.delta.log_files import files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
+from sparktxlog.files.durability import link_new
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
 from sparktxlog.files.selection import is_file
@@ -303,10 +304,9 @@ def _link(place: Path, target: Path, size: int) -> bool:
         return False
     target.unlink(missing_ok=True)
     try:
-        os.link(place, target)
+        return link_new(place, target, copies=False)
     except OSError:
         return False
-    return True
 
 
 def _copy(file: Path, target: Path, found: os.stat_result, buffer: memoryview) -> str:

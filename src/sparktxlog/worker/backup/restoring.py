@@ -23,7 +23,7 @@ import msgspec
 
 from sparktxlog.delta.log_files import is_in_log
 from sparktxlog.errors import InvalidRequestError, NotFoundError, StorageError
-from sparktxlog.files.durability import sync_directory, write_durably
+from sparktxlog.files.durability import move_durably, sync_directory, write_durably
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.part_writer import chunk_buffer
 from sparktxlog.files.selection import is_file
@@ -108,8 +108,7 @@ def restore_replica(
             workspace = CopyWorkspace(lake, image.name)
             store.fetch(image, workspace, tasks, tell)
             for name in image.tables:
-                workspace.table_dir(name).rename(lake / name)
-            sync_directory(lake)
+                move_durably(workspace.table_dir(name), lake / name)
             remove_workspaces(lake)
             state = _state_of(image)
             directory.save(state)

@@ -25,7 +25,7 @@ from sparktxlog.delta.file_paths import live_paths
 from sparktxlog.delta.log_files import log_of, newest_commit
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CopyConflictError
-from sparktxlog.files.durability import link_or_copy, sync_directory, sync_file
+from sparktxlog.files.durability import move_durably, place_durably
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.deltalog import (
@@ -157,9 +157,7 @@ def _rename(
     for path in live_paths(staged.log.adds.values()):
         os.utime(staged.path / path)
     date_commits(staged.path, staged.offered)
-    staged.path.rename(table)
-    for directory in (staged.path.parent, lake):
-        sync_directory(directory)
+    move_durably(staged.path, table)
     for directory in (table, staged.path):
         forget_log(session, directory)
 
@@ -172,19 +170,12 @@ def _place_files(staged: StagedTable, table: Path) -> None:
 
     Another file of the same name is damaged and replaced: names of data files are never reused.
     """
-    folders = {table}
-    for path in sorted(live_paths(staged.log.adds.values())):
-        source, target = staged.path / path, table / path
-        if target.exists() and target.samefile(source):
-            continue
-        for folder in reversed(target.relative_to(table).parents):
-            folders.add(table / folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(source, target)
-        os.utime(target)
-        sync_file(target)
-    for folder in folders:
-        sync_directory(folder)
+    paths = sorted(live_paths(staged.log.adds.values()))
+    places = {table / path: staged.path / path for path in paths}
+    for target, source in places.items():
+        if not (target.exists() and target.samefile(source)):
+            os.utime(source)  # until they are committed, VACUUM judges files by their age
+    place_durably(places, table)
 
 
 def _commit(

@@ -12,7 +12,6 @@ again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from sparktxlog.codec.submits.alterations import widens
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import SchemaMismatchError, StorageError, first_lines
-from sparktxlog.files.durability import sync_directory
+from sparktxlog.files.durability import sync_tree
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.apply.worker_session import read_version, tagged
@@ -133,7 +132,7 @@ class TableQuarantine:
             lost = lacking(held, staged, definition, names, known)
             lost.write.format("delta").save(str(target))
             rows = self._session.read.format("delta").load(str(target)).count()
-        _sync_tree(target)
+        sync_tree(target)
         return rows
 
     def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> Path:
@@ -212,11 +211,3 @@ def _numbered(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
     hashed = frame.withColumns({_KEYS[lane]: row_hash(columns, lane) for lane in (0, 1)})
     equal = Window.partitionBy(*_KEYS[:2]).orderBy(F.lit(0))
     return hashed.withColumn(_KEYS[2], F.row_number().over(equal))
-
-
-def _sync_tree(root: Path) -> None:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            with open(Path(folder) / name, "rb") as file:
-                os.fsync(file.fileno())
-        sync_directory(folder)

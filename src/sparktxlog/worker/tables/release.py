@@ -19,7 +19,7 @@ from typing import Any
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError, InvalidRequestError
-from sparktxlog.files.durability import storing, sync_directory
+from sparktxlog.files.durability import move_durably, storing
 from sparktxlog.http.catalog_link import CatalogLink, path_of_location
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import local_path
@@ -156,8 +156,7 @@ def release_commits(
         if not drop and not keep_features:
             features = drop_unused_features(fresh)
         with storing(target):
-            fresh.rename(target)
-            sync_directory(target.parent)
+            move_durably(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     if drop:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from sparktxlog.files.durability import write_at_once
 from sparktxlog.model.report import Recount
 from sparktxlog.worker.replica.state import ReplicaState
 
@@ -106,10 +107,8 @@ class ScheduledRecounts:
 
     def _note(self, times: dict[str, int]) -> None:
         self._counted |= times
-        fresh = self._path.with_suffix(".json.new")
         try:
-            fresh.write_bytes(msgspec.json.encode(self._counted))
-            fresh.replace(self._path)
+            write_at_once(self._path, msgspec.json.encode(self._counted))
         except OSError as error:
             # Without the file tables are scanned earlier than necessary, nothing more.
             _logger.warning("%s cannot be written: %s", self._path, error)

@@ -15,7 +15,6 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError
 from tests.support.storage_samples import run_of, stored_of
 
-from sparktxlog.delta import commit_files
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     CorruptLogError,
@@ -24,6 +23,7 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
+from sparktxlog.files import durability
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.storage.log_tables import log_table as delta_table
@@ -431,7 +431,7 @@ def test_a_commit_found_after_a_kill_has_a_durable_name_before_it_counts(
         raise OSError(5, "the disk failed")
 
     with monkeypatch.context() as patch, pytest.raises(StorageError):
-        patch.setattr(commit_files, "sync_file", fail)
+        patch.setattr(durability, "sync_file", fail)
         queue.append(rows_of(3, 4))
     assert not commit_path(tmp_path, 2).exists()
     with monkeypatch.context() as patch, pytest.raises(StorageError):

@@ -21,10 +21,10 @@ from sparktxlog.errors import (
     LockedError,
     StorageError,
 )
-from sparktxlog.files import fetch
+from sparktxlog.files import durability, fetch
 from sparktxlog.files.part_writer import write_chunk
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
-from sparktxlog.worker.backup import commit_table_images, imaging
+from sparktxlog.worker.backup import imaging
 from sparktxlog.worker.backup.commit_table_images import (
     KeptCommitTable,
     commit_table_files,
@@ -121,7 +121,7 @@ def test_files_that_came_after_a_restore_was_broken_off_are_kept(
     _, table = site
     store, root = ImageStore(tmp_path / "images"), tmp_path / "restored"
     image = backed_up(site, store, "one")
-    monkeypatch.setattr(commit_table_images, "sync_parents", Mock(side_effect=OSError("killed")))
+    monkeypatch.setattr(durability, "sync_parents", Mock(side_effect=OSError("killed")))
     with pytest.raises(StorageError, match="killed"):
         restore_commit_tables(store, image, root)
     monkeypatch.undo()
