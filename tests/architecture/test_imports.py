@@ -290,10 +290,6 @@ _OF_LOGS = re.compile(
     r"_delta_log|_last_checkpoint|_sidecars|_staged_commits|(?<!delta)\.checkpoint\b"
 )
 _NAMES_THE_LOG = {"sparktxlog.model.tables.commit_table"}
-#: Modules that still open logs by delta-rs; the list may only get shorter.
-_WITH_DELTA_RS = {
-    "sparktxlog.api.reading.replica_files",
-}
 
 
 def _texts_of_logs(module: Module) -> set[str]:
@@ -318,7 +314,7 @@ def test_only_one_room_opens_delta_logs() -> None:
     others = [module for module in package_modules() if module.room != "delta"]
     named = {module.name: found for module in others if (found := _texts_of_logs(module))}
     assert {*named} == _NAMES_THE_LOG, named
-    assert {module.name for module in others if _opens_by_delta_rs(module)} == _WITH_DELTA_RS
+    assert [module.name for module in others if _opens_by_delta_rs(module)] == []
     invented = Module(
         path=PACKAGE / "worker" / "invented.py",
         name="sparktxlog.worker.invented",

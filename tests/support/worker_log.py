@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import file_schema
+from sparktxlog.codec.partitions import partition_texts
 from sparktxlog.errors import TransportError
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine
 from sparktxlog.model.copying import Transfer
@@ -317,14 +318,18 @@ def _by_partition(
         groups.setdefault(at, []).append(row)
     return [
         (
-            {
-                name: None if value is None else str(value)
-                for name, value in zip(stored, at, strict=True)
-            },
+            {name: _text(value) for name, value in zip(stored, at, strict=True)},
             group,
         )
         for at, group in groups.items()
     ]
+
+
+def _text(value: Any) -> str | None:
+    """Return a value as Delta writes it for a partition."""
+    if value is None or isinstance(value, str):
+        return value
+    return partition_texts(pa.chunked_array([pa.array([value])]))[0].as_py()
 
 
 def expected(log: LogBuilder, name: str, *, until: int | None = None) -> list[Row]:

@@ -32,7 +32,7 @@ from pyspark.sql.types import StructType
 from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.reading.replica_files import (
     TableFilesReader,
-    delta_table,
+    TableVersion,
     open_table,
     schema_of,
 )
@@ -63,7 +63,6 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
 _QUEUE = "queue"
@@ -113,12 +112,12 @@ class TxLogDataSource(DataSource):
             return _ViewReader(self._link().view(name).cast(arrow))
         return TableFilesReader(name, self._opened(name), schema)
 
-    def _opened(self, name: str) -> DeltaTable:
-        """Return a table of the log, or a row table, as a Delta table at one version."""
+    def _opened(self, name: str) -> TableVersion:
+        """Return a table of the log, or a row table, at one version."""
         link = self._link()
         if (kept := KEPT.get(name)) is not None:
             root = str(link.get("/v1/info")["log_root"])
-            return delta_table(log_table(root, kept.directory))
+            return TableVersion.read(log_table(root, kept.directory))
         return open_table(link, name, self.options)
 
     def streamReader(  # noqa: N802 - Spark's name

@@ -21,4 +21,5 @@ classic_checkpoints  of our own tables, by delta-rs; and in place of those of ve
 log_segments     the part of a log that a version needs; its protocol and metadata
 log_state        a version with all that the log says of it
 live_files       the files that readers of a version need
+deletion_vectors which rows of a live file a version does not have
 """

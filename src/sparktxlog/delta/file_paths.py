@@ -40,6 +40,15 @@ def path_of_file(logged: str) -> str:
         raise CorruptLogError(f"the log names no file: {logged[:120]!r}", path=logged) from error
 
 
+def from_z85(coded: str) -> bytes:
+    """Return the bytes of a text as Delta writes them in its log.
+
+    Raises:
+        ValueError: It has other characters.
+    """
+    return base64.b85decode(coded.encode("ascii").translate(_FROM_Z85))
+
+
 def vector_path(coded: str) -> str:
     """Return the path of the file that has a deletion vector, as its action codes it.
 
@@ -48,7 +57,7 @@ def vector_path(coded: str) -> str:
     """
     prefix, digits = coded[:-_Z85_UUID], coded[-_Z85_UUID:]
     try:
-        name = base64.b85decode(digits.encode("ascii").translate(_FROM_Z85)).hex()
+        name = from_z85(digits).hex()
     except ValueError as error:
         raise CorruptLogError(f"the log names no file: {coded[:120]!r}", path=coded) from error
     if len(digits) != _Z85_UUID:

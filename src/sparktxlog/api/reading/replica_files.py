@@ -9,64 +9,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staging.staged_append import timeout_of
+from sparktxlog.api.streams.table_changes import partition_value
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
-from sparktxlog.delta.commit_contents import STORED_NAME
-from sparktxlog.delta.file_paths import path_of_file
-from sparktxlog.errors import (
-    DivergedError,
-    MissingDependencyError,
-    NotAppliedError,
-    StaleSchemaError,
-)
+from sparktxlog.delta.deletion_vectors import deleted_rows
+from sparktxlog.delta.log_state import LogState
+from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
     from sparktxlog.api.nodes import Nodes
 
 
 class _File(InputPartition):
-    """A data file, the values of its partition columns, and which of its rows are there."""
+    """A data file, the values of its partition columns, and which of its rows are not there."""
 
-    def __init__(self, path: str, values: Mapping[str, Any], kept: bytes | None) -> None:
+    def __init__(
+        self, path: str, values: Mapping[str, str | None], deleted: NDArray[np.int64]
+    ) -> None:
         self.path = path
-        #: Column → value.
+        #: Name in files → value, as Delta writes it.
         self.values = values
-        #: One bit for each row, 1 = it is there; None = all are.
-        self.kept = kept
+        #: Numbers of rows, ascending.
+        self.deleted = deleted
 
 
-def delta_table(path: Path, version: int | None = None) -> DeltaTable:
-    """Return a Delta table, to read its rows.
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A Delta table at one version."""
 
-    Args:
-        version: None = the newest.
+    path: Path
+    log: LogState
 
-    Raises:
-        MissingDependencyError: The package deltalake is not installed (definite).
-    """
-    try:
-        from deltalake import DeltaTable
-    except ImportError as error:
-        raise MissingDependencyError(
-            "reading the log needs the package deltalake",
-            hint="Run: pip install 'sparktxlog[spark]'",
-        ) from error
-    return DeltaTable(path, version=version)
+    @classmethod
+    def read(cls, path: Path, version: int | None = None) -> TableVersion:
+        """Return a version, None = the newest; errors as `LogState.read`."""
+        return cls(path, LogState.read(path, version, known=True))
 
 
-def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable:
+def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersion:
     """Return a row table at the version of the newest position that is applied whole.
 
     Args:
@@ -97,25 +89,15 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> DeltaTable
             hint=f"Repair it: sparktxlog repair {definition.name}.",
             table=definition.name,
         )
-    return delta_table(Path(found["uri"]), int(found["version"]))
+    return TableVersion.read(Path(found["uri"]), int(found["version"]))
 
 
-def schema_of(table: DeltaTable) -> StructType:
+def schema_of(table: TableVersion) -> StructType:
     """Return the columns of a Delta table; each may be NULL, as in every data source."""
-    found = StructType.fromJson(_fields(table))
+    found = StructType.fromJson(json.loads(table.log.metadata["schemaString"]))
     for field in found.fields:
         field.nullable, field.metadata = True, {}
     return found
-
-
-def _fields(table: DeltaTable) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(table.schema().to_json())
-    return fields
-
-
-def _local(root: str, path: str) -> Path:
-    """Return the local path of a file as the log of the table names it."""
-    return Path(root, path_of_file(path.removeprefix("file://")))
 
 
 class TableFilesReader(DataSourceReader):
@@ -125,32 +107,23 @@ class TableFilesReader(DataSourceReader):
         StaleSchemaError: The table changed since Spark asked for its columns (definite).
     """
 
-    def __init__(self, name: str, table: DeltaTable, schema: StructType) -> None:
+    def __init__(self, name: str, table: TableVersion, schema: StructType) -> None:
         self._name = name
         self._schema = arrow_schema_of(schema)
         if schema_of(table).simpleString() != schema.simpleString():
             raise StaleSchemaError(
                 f"table {name!r} changed while Spark planned to read it", table=name
             )
-        #: Name in files → column.
-        self._stored = {
-            field["metadata"].get(STORED_NAME, field["name"]): field["name"]
-            for field in _fields(table)["fields"]
-        }
-        self._files = self._planned(table)
-
-    def _planned(self, table: DeltaTable) -> list[InputPartition]:
-        root = table.table_uri.removeprefix("file://")
-        kept: dict[Path, bytes] = {}
-        for batch in table.deletion_vectors():
-            for one in pa.record_batch(batch).to_pylist():
-                kept[_local(root, one["filepath"])] = np.packbits(one["selection_vector"]).tobytes()
-        files: list[InputPartition] = []
-        for file in pa.table(table.get_add_actions()).to_pylist():
-            path = _local(root, file["path"])
-            # deltalake names partition columns as the table does, and other columns as files do.
-            files.append(_File(str(path), file.get("partition") or {}, kept.get(path)))
-        return files
+        #: Column → name in files.
+        self._stored = {column: stored for stored, column in table.log.names_in_files.items()}
+        self._files: list[InputPartition] = [
+            _File(
+                str(table.path / path),
+                add.get("partitionValues") or {},
+                deleted_rows(table.path, add),
+            )
+            for path, add in table.log.adds.items()
+        ]
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each file."""
@@ -160,27 +133,25 @@ class TableFilesReader(DataSourceReader):
         """Yield the rows of a file; runs on an executor."""
         if not isinstance(partition, _File):
             return
-        kept, first = None, 0
-        if partition.kept is not None:
-            kept = np.unpackbits(np.frombuffer(partition.kept, dtype=np.uint8)).astype(bool)
+        first = 0
         with open_parquet(partition.path) as file:
-            stored = {name: column for column, name in self._stored.items()}
             for batch in batches_of(file, partition.path, SPARK_READS_IT):
                 rows = pa.record_batch(
-                    [self._column(batch, field, stored, partition) for field in self._schema],
+                    [self._column(batch, field, partition) for field in self._schema],
                     schema=self._schema,
                 )
-                if kept is not None:
-                    rows = rows.filter(pa.array(kept[first : first + batch.num_rows]))
+                ends = np.searchsorted(partition.deleted, [first, first + batch.num_rows])
+                if ends[0] < ends[1]:
+                    is_there = np.ones(batch.num_rows, bool)
+                    is_there[partition.deleted[slice(*ends)] - first] = False
+                    rows = rows.filter(pa.array(is_there))
                 first += batch.num_rows
                 yield rows
 
-    def _column(
-        self, batch: pa.RecordBatch, field: pa.Field, stored: Mapping[str, str], file: _File
-    ) -> pa.Array:
-        name = stored[field.name]
-        if field.name in file.values:
-            return pa.repeat(pa.scalar(file.values[field.name], field.type), batch.num_rows)
+    def _column(self, batch: pa.RecordBatch, field: pa.Field, file: _File) -> pa.Array:
+        name = self._stored[field.name]
+        if name in file.values:
+            return pa.repeat(partition_value(file.values[name], field.type), batch.num_rows)
         if name not in batch.schema.names:  # a column that was added later
             return pa.nulls(batch.num_rows, field.type)
         return batch.column(name).cast(field.type)
