@@ -80,6 +80,8 @@ def seaweedfs(directory: Path) -> Iterator[StoreServer]:
         *(f"-{name}.port={port}" for name, port in zip(names, ports, strict=True)),
         # Tests say nothing to anybody; other ports that it wants it looks for itself.
         *("-admin.ui=false", "-webdav=false", "-master.telemetry=false"),
+        # Other protocols have fixed ports, which two servers at once would want.
+        *("-s3.port.iceberg=0", "-s3.port.lance=0"),
     ]
     environ = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     with _served(command, ports[0], directory, environ) as server:
