@@ -85,6 +85,7 @@ ELSEWHERE = {
     "codec/lexer.py": "unit/codec/test_predicate.py",
     "codec/problems.py": "unit/http/test_link.py",
     "config/node_config.py": "unit/config/test_sources.py",
+    "files/stores/part.py": "contract/test_stores.py",
     "files/stores/proof.py": "contract/test_stores.py",
     "files/tasks.py": "unit/files/test_selection.py",
     "model/tables/table.py": "unit/codec/submits/test_validation.py",

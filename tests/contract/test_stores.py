@@ -11,7 +11,7 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -36,6 +36,7 @@ from sparktxlog.files.stores.bucket import PART_BYTES, BucketStore
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.files.stores.store_settings import StoreSettings
@@ -262,6 +263,112 @@ def test_what_is_removed_is_gone(store: Store) -> None:
     assert store.create("d/0", b"y") is Created.NEW
 
 
+@pytest.fixture(params=["seaweedfs", "moto"])
+def bucket(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> BucketStore:
+    found = _store(request.param, prefix, request, tmp_path)
+    assert isinstance(found, BucketStore)
+    return found
+
+
+def test_what_has_a_mark_is_exchanged(bucket: BucketStore) -> None:
+    assert bucket.exchange("k", b"none is there", "0" * 32) is None
+    bucket.create("k", b"one")
+    found = bucket.find("k")
+    assert found is not None
+    second = bucket.exchange("k", b"two", found.mark)
+    assert second and bucket.read("k") == b"two"
+    assert bucket.exchange("k", b"three", found.mark) is None and bucket.read("k") == b"two"
+    again = bucket.find("k")
+    assert again is not None and again.mark == second
+    assert bucket.exchange("k", b"three", second) and bucket.read("k") == b"three"
+
+
+def test_of_several_that_exchange_at_once_one_does(bucket: BucketStore) -> None:
+    bucket.create("k", b"0")
+    found, racers = bucket.find("k"), 8
+    assert found is not None
+    ready = Barrier(racers)
+
+    def race(number: int) -> bool:
+        ready.wait()
+        return bucket.exchange("k", b"of %d" % number, found.mark) is not None
+
+    with ThreadPoolExecutor(racers) as threads:
+        assert sum(threads.map(race, range(racers))) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.FAILED])
+def test_an_exchange_whose_answer_is_lost_was_made(
+    seaweedfs: StoreServer, prefix: str, fault: Fault
+) -> None:
+    store, left = seaweedfs.store(prefix), [fault]
+    store.create("k", b"one")
+    found = store.find("k")
+    assert found is not None
+
+    def lose(method: str) -> Fault:
+        return left.pop() if method == "PUT" and left else Fault.NONE
+
+    with faulty_way(seaweedfs.endpoint, lose) as way:
+        mark = seaweedfs.store(prefix, endpoint=way.url).exchange("k", b"two", found.mark)
+    again = store.find("k")
+    assert again is not None and mark == again.mark and store.read("k") == b"two"
+
+
+def test_names_are_those_of_a_directory(store: Store) -> None:
+    for key in ("d/a", "d/e/b", "d/b c%20", "dd/x"):
+        store.create(key, b"")
+    assert sorted(store.names("d")) == ["a", "b c%20"]
+    assert list(store.names("none")) == []
+
+
+def test_a_reader_jumps(store: Store, file: Path) -> None:
+    content = file.read_bytes()
+    store.create("k", file)
+    with store.reader("k") as found:
+        assert found.seek(-9, os.SEEK_END) == len(content) - 9 and found.readall() == content[-9:]
+        found.seek(100)
+        assert found.read(5) == content[100:105]
+    with pytest.raises(ObjectMissingError):
+        store.reader("none")
+
+
+def test_a_part_of_a_store_is_one(store: Store) -> None:
+    part = PartOfStore(store, "t/u")
+    assert part.create("d/a", b"x") is Created.NEW and part.create("d/a", b"y") is Created.OTHER
+    part.replace("b", b"yy")
+    store.create("t/other", b"")
+    assert {found.key: found.size_bytes for found in part.list()} == {"d/a": 1, "b": 2}
+    assert [found.key for found in part.list("d")] == ["d/a"] and list(part.names("d")) == ["a"]
+    found = part.find("b")
+    assert found is not None and found.key == "b" and part.open("b").found == found
+    assert part.url_of("b") == f"{part.url}/b" == f"{store.url}/t/u/b"
+    with part.reader("b") as content:
+        assert content.readall() == part.read("b") == b"yy"
+    part.remove(["b"])
+    assert part.find("b") is None and store.find("t/other") is not None
+
+
+def test_a_part_asks_before_it_writes(tmp_path: Path) -> None:
+    def refuse() -> None:
+        raise PermissionError("not yours")
+
+    store = DiskStore(tmp_path)
+    store.create("t/a", b"x")
+    part = PartOfStore(store, "t", refuse)
+    assert part.read("a") == b"x"
+    writes: list[Callable[[], object]] = [
+        lambda: part.create("b", b""),
+        lambda: part.replace("a", b""),
+        lambda: part.copy("a", "b"),
+        lambda: part.remove(["a"]),
+    ]
+    for write in writes:
+        with pytest.raises(PermissionError):
+            write()
+    assert [found.key for found in store.list()] == ["t/a"] and store.read("t/a") == b"x"
+
+
 def test_of_several_that_create_at_once_one_is_first(store: Store) -> None:
     for race in range(6):
         at_once = Barrier(5)
@@ -287,7 +394,7 @@ def test_a_store_that_is_right_passes_the_proof(seaweedfs: StoreServer, prefix: 
     store = seaweedfs.store(prefix)
     store.create("mine", b"x")
     proof = prove(store)
-    assert proof.url == store.url and len(proof.checks) == 10
+    assert proof.url == store.url and len(proof.checks) == 11
     assert abs(proof.clock_ahead_s) < 60
     assert [found.key for found in store.list()] == ["mine"]
 

@@ -205,10 +205,48 @@ class ForeignFile:
                 if replaces:
                     os.replace(fresh, target._name, **places)  # noqa: PTH105
                 else:
-                    os.link(fresh, target._name, **places, follow_symlinks=False)
+                    _name_in(to, fresh, target._name, is_only_here=False)
             finally:
                 with suppress(FileNotFoundError):
                     # If both names are the same file, `rename` keeps both.
+                    os.unlink(fresh, dir_fd=to)
+
+    def put_new(self, content: bytes) -> bool:
+        """Give durable bytes this name unless something has it; its directories are made.
+
+        **After calling** sync the directory.
+
+        Returns:
+            Whether they have it now; an answer that is lost does no harm.
+
+        Raises:
+            OSError: Nothing was changed, or nobody knows; or the directory lies beyond a link.
+        """
+        try:
+            self._put_fresh(content, replaces=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, content: bytes) -> None:
+        """Give durable bytes this name in place of what has it; else as `put_new`."""
+        self._put_fresh(content, replaces=True)
+
+    def _put_fresh(self, content: bytes, *, replaces: bool) -> None:
+        fresh = f".{secrets.token_hex(8)}.new"
+        with self._parent(make=True) as to:
+            places = {"src_dir_fd": to, "dst_dir_fd": to}
+            try:
+                with os.fdopen(os.open(fresh, _FRESH, 0o666, dir_fd=to), "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if replaces:
+                    os.replace(fresh, self._name, **places)  # noqa: PTH105
+                else:
+                    _name_in(to, fresh, self._name, is_only_here=True)
+            finally:
+                with suppress(FileNotFoundError):
                     os.unlink(fresh, dir_fd=to)
 
     def move_to(self, other: ForeignFile) -> bool:
@@ -372,6 +410,27 @@ def digest_of(content: BinaryIO | RawIOBase, path: str | Path) -> str:
         found.update(view[:size])
         goes_on(path)
     return found.hexdigest()
+
+
+def _name_in(directory: int, fresh: str, name: str, *, is_only_here: bool) -> None:
+    """Give a file of a directory a second name there, unless that is taken.
+
+    An answer that is lost does no harm: what has the name is compared.
+
+    Args:
+        is_only_here: The file has no other name, so nobody else can have given it this one.
+    """
+    try:
+        os.link(fresh, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and not is_only_here:
+            raise
+        try:
+            named = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            named = None
+        if named is None or not os.path.samestat(named, os.stat(fresh, dir_fd=directory)):
+            raise
 
 
 def _copy(source: BinaryIO, target: int) -> None:

@@ -31,6 +31,7 @@ from sparktxlog.errors import StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
+from sparktxlog.files.stores.objects import ObjectReader
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
 from sparktxlog.files.stores.store_failures import failure_of, is_cut, missing, status_of
 from sparktxlog.files.stores.store_settings import StoreSettings
@@ -80,6 +81,7 @@ class _Written:
 
     size_bytes: int
     writer: str
+    mark: str
 
 
 class BucketStore:
@@ -151,6 +153,10 @@ class BucketStore:
             return OpenContent(result, _nothing())
         found = _found(key, result.meta)
         return OpenContent(found, self._pieces(found, result, offset))
+
+    def reader(self, key: str) -> ObjectReader:
+        """As `Store.reader`."""
+        return ObjectReader(self, key)
 
     def _get(
         self, key: str, offset: int, size: int | None, mark: str | None = None
@@ -283,6 +289,49 @@ class BucketStore:
             if there is None or there.writer != writer:
                 raise failure_of(failure, self.url_of(key), "replace it") from None
 
+    def exchange(self, key: str, content: bytes, mark: str) -> str | None:
+        """Put bytes under a key in place of those that have a mark, by one condition.
+
+        Two bytes of the same content may have one mark: say a number that grows.
+
+        Args:
+            mark: Of what is there, from `Found` or an exchange.
+
+        Returns:
+            The mark of the new bytes; None = what is there has another mark, or nothing is there.
+
+        Raises:
+            StorageError: As `Store`; nobody knows whether it was done.
+        """
+        check_relative_path(key)
+        writer = secrets.token_hex(16)
+        mode: PutMode = {"e_tag": mark}
+        if isinstance(self._client, GCSStore):  # its condition is of the object's generation
+            found = self._ask(key, "look at it", lambda: obstore.head(self._client, key))
+            mode = {"e_tag": mark, "version": found["version"]}
+            if _found(key, found).mark != mark:
+                return None
+        self.counts.add(RequestKind.PUT, size=len(content))
+        marked: Attributes = {_WRITER: writer}
+        try:
+            done = self._ask(
+                key,
+                "exchange it",
+                lambda: obstore.put(self._client, key, content, mode=mode, attributes=marked),
+                raw=True,
+            )
+            return done["e_tag"] or done["version"] or ""
+        except (AlreadyExistsError, PreconditionError, GenericError, FileNotFoundError) as error:
+            failure = error
+        except BaseError as error:
+            raise failure_of(error, self.url_of(key), "exchange it") from None
+        there = self._written(key, failure)
+        if there is not None and there.writer == writer:  # an answer was lost
+            return there.mark
+        if isinstance(failure, GenericError):
+            raise failure_of(failure, self.url_of(key), "exchange it") from None
+        return None
+
     def _put(self, key: str, content: bytes | Path, mode: PutMode, writer: str) -> Exception | None:
         """Put an object; return what failed if it may be there still.  To create it, no parts.
 
@@ -332,7 +381,7 @@ class BucketStore:
             raise failure_of(failure, self.url_of(key), "write it") from None
         self._exists = True
         writer = found.attributes.get(_WRITER, "")
-        return _Written(found.meta["size"], writer)
+        return _Written(found.meta["size"], writer, _found(key, found.meta).mark)
 
     def _compared(self, key: str, size_bytes: int, content: bytes | Path) -> Created:
         if size_bytes != _size_of(content):
@@ -408,6 +457,19 @@ class BucketStore:
                 attempts -= 1
                 if not attempts or not is_cut(error):
                     raise failure_of(error, url, "list it") from None
+
+    def names(self, directory: str) -> Sequence[str]:
+        """As `Store.names`."""
+        prefix = f"{check_relative_path(directory)}/"
+        try:
+            found = self._ask(
+                directory, "list it", lambda: obstore.list_with_delimiter(self._client, prefix)
+            )["objects"]
+        except FileNotFoundError as error:
+            raise failure_of(error, self.url_of(directory), "list it") from None
+        self.counts.add(RequestKind.LIST, 1 + len(found) // _LISTED_AT_ONCE)
+        names = (one["path"].removeprefix(prefix) for one in found)
+        return [name for name in names if name and "/" not in name]
 
     def _marks_directory(self, key: str) -> bool:
         """Return whether an empty object is Hadoop's mark of a directory, with `/` after its key.

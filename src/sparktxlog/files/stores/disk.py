@@ -9,16 +9,14 @@ from __future__ import annotations
 import io
 import os
 import re
-import secrets
 import stat
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
 from sparktxlog.errors import InvalidNameError, ObjectMissingError, StorageError
 from sparktxlog.files.durability import (
-    replace_file,
     storing,
     sync_directory,
     sync_file,
@@ -75,6 +73,15 @@ class DiskStore:
             content.seek(offset)
             return io.BufferedReader(content).read(-1 if size is None else size)
 
+    def reader(self, key: str) -> FileIO:
+        """As `Store.reader`."""
+        file = self._file(key)
+        with storing(file.path):
+            try:
+                return file.open()
+            except FileNotFoundError:
+                raise missing(file.path, "read it") from None
+
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """As `Store.open`."""
         with ExitStack() as opened:
@@ -100,25 +107,25 @@ class DiskStore:
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[FileIO]:
-        file = self._file(key)
-        with storing(file.path):
-            try:
-                content = file.open()
-            except FileNotFoundError:
-                raise missing(file.path, "read it") from None
-            with content:
-                yield content
+        with storing(self.url_of(key)), self.reader(key) as content:
+            yield content
 
     def create(self, key: str, content: bytes | Path, *, alone: bool = False) -> Created:
         """As `Store.create`."""
-        with self._durable(content) as source:
-            return self._name(source, key, content)
+        if isinstance(content, bytes):
+            target = self._file(key)
+            return self._name(lambda: target.put_new(content), key, content)
+        source = self._durable(content)
+        return self._name(lambda: source.link_new(self._file(key)), key, content)
 
     def replace(self, key: str, content: bytes | Path) -> None:
         """As `Store.replace`."""
         target = self._file(key)
-        with self._durable(content) as source, storing(target.path):
-            source.link_as(target)
+        with storing(target.path):
+            if isinstance(content, bytes):
+                target.replace(content)
+            else:
+                self._durable(content).link_as(target)
             sync_parents([target.path], self._root)
 
     def copy(self, source: str, target: str) -> Created:
@@ -126,19 +133,24 @@ class DiskStore:
         given, _ = self._file(source), self._file(target)
         with self._opened(source) as content:
             os.fsync(content.fileno())  # others wrote it, perhaps
-        return self._name(given, target, Path(given.path))
+        return self._name(lambda: given.link_new(self._file(target)), target, Path(given.path))
 
-    def _name(self, source: ForeignFile, key: str, content: bytes | Path) -> Created:
-        """Give a durable file the name of a key, unless that has bytes, which are compared."""
+    def _name(self, make: Callable[[], bool], key: str, content: bytes | Path) -> Created:
+        """Give durable bytes the name of a key, unless that has bytes, which are compared.
+
+        Args:
+            make: Does it; returns whether the key has them.
+        """
         target = self._file(key)
         for _ in range(_ATTEMPTS):
             with storing(target.path):
-                if source.link_new(target):
+                if make():
                     sync_parents([target.path], self._root)
                     return Created.NEW
                 with suppress(ObjectMissingError):  # removed meanwhile
                     with self._opened(key) as found:
                         os.fsync(found.fileno())
+                    sync_parents([target.path], self._root)
                     same = same_bytes(content, self.open(key).pieces)
                     return Created.EQUAL if same else Created.OTHER
         raise StorageError(
@@ -147,22 +159,11 @@ class DiskStore:
             url=target.path,
         )
 
-    @contextmanager
-    def _durable(self, content: bytes | Path) -> Iterator[ForeignFile]:
-        """Give a file whose bytes are on the disk."""
-        if isinstance(content, Path):
-            with storing(content):
-                sync_file(content)
-            yield ForeignFile(str(content.parent), content.name)
-            return
-        passing = self._root / INCOMING / secrets.token_hex(16)
-        with storing(passing):
-            replace_file(passing, content)
-            try:
-                sync_file(passing)
-                yield ForeignFile(self.url, f"{INCOMING}/{passing.name}")
-            finally:
-                passing.unlink(missing_ok=True)
+    def _durable(self, content: Path) -> ForeignFile:
+        """Bring the bytes of a file to the disk."""
+        with storing(content):
+            sync_file(content)
+        return ForeignFile(str(content.parent), content.name)
 
     def list(self, prefix: str = "") -> Iterator[Found]:
         """As `Store.list`."""
@@ -184,6 +185,17 @@ class DiskStore:
                         continue
                     if stat.S_ISREG(status.st_mode):
                         yield _found((below / name).as_posix(), status)
+
+    def names(self, directory: str) -> Sequence[str]:
+        """As `Store.names`."""
+        top = self._root / check_relative_path(directory)
+        with storing(top), suppress(FileNotFoundError), os.scandir(top) as found:
+            return [
+                one.name
+                for one in found
+                if one.is_file(follow_symlinks=False) and not _PASSING.fullmatch(one.name)
+            ]
+        return []
 
     def remove(self, keys: Iterable[str]) -> None:
         """As `Store.remove`."""

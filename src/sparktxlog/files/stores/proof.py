@@ -28,6 +28,7 @@ _RACES = 4
 _CLOCK_S = 300
 _CREATE = "If-None-Match: *"
 _COPY = f"{_CREATE} of a copy"
+_EXCHANGING, _EXCHANGE = "exchanging", "If-Match"
 #: Names that Spark and Delta give: an escaped partition value, spaces, letters of other languages.
 _ODD = ("at=2026-11-28 10%3A00%3A00/part 1+2.parquet", "ü/日本#?&=/_x.json", "a-b", "a.b", "a/b")
 #: Of 10,240 bytes: begin and size, also past the end.
@@ -45,13 +46,16 @@ class StoreProof:
     clock_ahead_s: float
 
 
-def prove(store: BucketStore, *, racers: int = _RACERS, races: int = _RACES) -> StoreProof:
+def prove(
+    store: BucketStore, *, racers: int = _RACERS, races: int = _RACES, exchanges: bool = True
+) -> StoreProof:
     """Try a store below a prefix of its own, which is removed; blocks.
 
     Args:
         racers: Writers that race for a key; some stores make each wait for the one before, seconds
             in all.
         races: How often they race.
+        exchanges: Try `exchange`, too, which only row tables need.
 
     Raises:
         LyingStoreError: It does something else than it promises (definite).
@@ -59,15 +63,16 @@ def prove(store: BucketStore, *, racers: int = _RACERS, races: int = _RACES) -> 
     """
     begun = time.monotonic()
     trial = _Trial(store, f"{INCOMING}/proof-{secrets.token_hex(8)}", racers, races)
+    checks = tuple(name for name in trial.checks if exchanges or name != _EXCHANGING)
     try:
-        for check in trial.checks:
+        for check in checks:
             trial.run(check)
     finally:
         with suppress(StorageError):
             trial.clear()
     return StoreProof(
         store.url,
-        tuple(trial.checks),
+        checks,
         time.monotonic() - begun,
         trial.clock_ahead_s,
     )
@@ -87,6 +92,7 @@ class _Trial:
             "names": self._names,
             "ranges": self._ranges,
             "overwriting": self._overwriting,
+            _EXCHANGING: self._exchanging,
             "creating in parts": self._creating_in_parts,
             "copying": self._copying,
             "racing creates": self._racing,
@@ -165,6 +171,19 @@ class _Trial:
                     "other bytes have no other ETag, so what was read is mixed up", "ETag"
                 )
             marks.add(found.mark)
+
+    def _exchanging(self) -> None:
+        key = self._key("exchanging")
+        self._store.replace(key, b"first")
+        found = self._store.find(key)
+        mark = None if found is None else self._store.exchange(key, b"second", found.mark)
+        if found is None or mark is None:
+            raise self._lie("what is there is not exchanged by its ETag", _EXCHANGE)
+        if self._store.exchange(key, b"third", found.mark) is not None:
+            raise self._lie("it overwrites what has another ETag", _EXCHANGE)
+        self._expect(key, b"second")
+        if self._store.exchange(key, b"third", mark) is None:
+            raise self._lie("it says another ETag than what it put has", "ETag")
 
     def _creating(self) -> None:
         key, writer = self._key("creating"), secrets.token_hex(8)

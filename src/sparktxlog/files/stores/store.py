@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -106,6 +107,12 @@ class Store(Protocol):
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """Begin to read the bytes from an offset on, with one request; errors as `read`."""
 
+    def reader(self, key: str) -> RawIOBase:
+        """Open the bytes to be read in any order, as one of Python's files; errors as `read`.
+
+        What reads it may get an OSError, too: the disk fails, or the bytes were replaced meanwhile.
+        """
+
     def create(self, key: str, content: bytes | Path, *, alone: bool = False) -> Created:
         """Put bytes, or a file of this machine, under a key unless it has some already.
 
@@ -132,6 +139,9 @@ class Store(Protocol):
 
     def list(self, prefix: str = "") -> Iterator[Found]:
         """Yield what is below a directory, in any order; what is written meanwhile may lack."""
+
+    def names(self, directory: str) -> Sequence[str]:
+        """Return the last parts of the keys in a directory, not below it; no order."""
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove what is under keys; a key that has nothing is no error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.files.stores.store_settings import StoreSettings
@@ -11,7 +12,7 @@ from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 
 #: A start waits for the proof; `doctor` lets more writers race.
-_AT_A_START = {"racers": 4, "races": 1}
+_AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
 
 
 def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:

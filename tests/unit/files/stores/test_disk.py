@@ -46,7 +46,7 @@ def test_bytes_and_names_are_forced_before_the_answer(
         pytest.skip("the system does not name what is open")
     monkeypatch.setattr(os, "fsync", note)
     store.create("d/e/a", b"x")
-    assert Path(forced[0]).parent == root / ".incoming"
+    assert Path(forced[0]).parent == root / "d/e" and forced[0].endswith(".new")
     assert forced[1:] == [str(root / "d/e"), str(root / "d"), str(root)]
     forced.clear()
     store.copy("d/e/a", "f/a")
@@ -58,10 +58,13 @@ def test_bytes_and_names_are_forced_before_the_answer(
 
 def test_what_is_on_its_way_is_hidden_and_refused(store: DiskStore, root: Path) -> None:
     store.create("a", b"x")
-    assert os.listdir(root / ".incoming") == []
+    assert os.listdir(root) == ["a"]
+    (root / ".incoming").mkdir()
     (root / ".incoming" / "left").write_bytes(b"of a crash")
     (root / f".{'0' * 16}.new").write_bytes(b"of a crash")
-    assert [found.key for found in store.list()] == ["a"]
+    (root / "d").mkdir()
+    (root / "d" / f".{'0' * 16}.new").write_bytes(b"of a crash")
+    assert [found.key for found in store.list()] == ["a"] and store.names("d") == []
     for key in (".incoming/left", f"d/.{'0' * 16}.new"):
         with pytest.raises(InvalidNameError, match="itself gives"):
             store.find(key)
@@ -93,7 +96,7 @@ def test_a_full_disk_is_named(
     with pytest.raises(DiskFullError) as caught:
         store.create("a", b"x")
     assert caught.value.definite
-    assert store.find("a") is None and os.listdir(root / ".incoming") == []
+    assert store.find("a") is None and os.listdir(root) == []
 
 
 def test_what_is_removed_while_it_is_compared_is_made(
