@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "protocol": set(),
     "catchup": set(),
     "health": set(),
-    "delta": {"files.durability", "files.foreign_files"},
+    "delta": {"files.durability", "files.foreign_files", "files.stores"},
     "attic": {"files.durability"},
     "codec": {"delta.commit_contents", "delta.log_state"} | _EPOCHS,
     "storage": {

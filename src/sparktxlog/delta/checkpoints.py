@@ -10,10 +10,10 @@ only how many commits it has to read.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,21 @@ import pyarrow.parquet as pq
 from sparktxlog.delta.commit_contents import TableProtocol
 from sparktxlog.delta.log_files import (
     LAST_CHECKPOINT,
+    TablePlace,
     log_of,
     names_in_log,
+    store_of,
     whole_checkpoints,
 )
-from sparktxlog.errors import CorruptLogError
-from sparktxlog.files.durability import (
-    place_durably,
-    read_whole,
-    storage_error,
-    storing,
-    write_durably,
-)
-from sparktxlog.files.foreign_files import foreign_file
+from sparktxlog.errors import CorruptLogError, ObjectMissingError
+from sparktxlog.files.durability import storage_error
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.store import Store
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 
 #: How the UUID begins in the name of a checkpoint that was taken from a twin.
 _TAKEN = "00000000-0000-4000-8000-"
-_SIDECARS = "_sidecars"
+_SIDECARS = f"{COMMIT_LOG}_sidecars/"
 _ADDED = ("path", "size", "deletionVector", "clusteringProvider")
 #: Fields of actions that have fields; others with names of their own are maps.
 _STRUCTS = ("deletionVector", "format", "stats_parsed")
@@ -51,20 +49,25 @@ _ROWS = "numRecords"
 class Checkpoint:
     """A whole checkpoint."""
 
+    table: Store
     version: int
-    #: The parts of a classic one, or the one file at the top.
-    tops: tuple[Path, ...]
-    sidecars: tuple[Path, ...] = ()
+    #: Keys of the parts of a classic one, or of the one file at the top.
+    tops: tuple[str, ...]
+    sidecars: tuple[str, ...] = ()
 
     @property
-    def path(self) -> Path:
-        """The first file at the top."""
-        return self.tops[0]
+    def path(self) -> str:
+        """Where the first file at the top is."""
+        return self.table.url_of(self.tops[0])
 
     @property
     def is_json(self) -> bool:
         """Whether it has the form of those of commit tables."""
-        return self.path.suffix == ".json"
+        return self.tops[0].endswith(".json")
+
+    def read_top(self) -> bytes:
+        """Return the first file at the top; errors as `Store.read`."""
+        return self.table.read(self.tops[0])
 
     def adds(self) -> Iterator[dict[str, Any]]:
         """Yield the `add` actions of the version, with the keys that say which files it needs."""
@@ -100,10 +103,10 @@ class Checkpoint:
 
     def _actions(self, kind: str, keys: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
         """Yield actions; empty `keys` = all that they say, but statistics in one form only."""
-        for path in (*self.tops, *self.sidecars):
-            with _reading(path) as file:
-                if path.suffix == ".json":
-                    lines = map(msgspec.json.decode, file.read().splitlines())
+        for key in (*self.tops, *self.sidecars):
+            with _reading(self.table, key) as file:
+                if key.endswith(".json"):
+                    lines = map(msgspec.json.decode, file.readall().splitlines())
                     yield from (line[kind] for line in lines if line.get(kind))
                     continue
                 rows = pq.ParquetFile(file)
@@ -140,86 +143,97 @@ def _said(action: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def newest_checkpoint(table: Path, version: int) -> Checkpoint | None:
-    """Return the newest checkpoint at a version or before, None = there is none that is whole."""
-    return next(_checkpoints(table, version), None)
+def newest_checkpoint(
+    table: TablePlace, version: int, names: Iterable[str] | None = None
+) -> Checkpoint | None:
+    """Return the newest checkpoint at a version or before, None = there is none that is whole.
+
+    Args:
+        names: Of the files in the log, where they are known.
+
+    Raises:
+        CorruptLogError: One is damaged.
+        StorageError: As `Store`.
+    """
+    return next(_checkpoints(table, version, names), None)
 
 
-def newest_of_twin(table: Path, version: int) -> Checkpoint | None:
+def newest_of_twin(table: TablePlace, version: int) -> Checkpoint | None:
     """Return the newest one that `take_checkpoint` takes, None = there is none that is whole."""
     return next((one for one in _checkpoints(table, version) if one.is_json), None)
 
 
-def _checkpoints(table: Path, version: int) -> Iterator[Checkpoint]:
+def _checkpoints(
+    table: TablePlace, version: int, names: Iterable[str] | None = None
+) -> Iterator[Checkpoint]:
     """Yield whole checkpoints, the newest first."""
-    for number, names in reversed(whole_checkpoints(names_in_log(table), version)):
-        tops = tuple(log_of(table) / name for name in names)
-        sidecars = _sidecars(tops[0])
-        if all(map(_is_there, sidecars)):
-            yield Checkpoint(version=number, tops=tops, sidecars=sidecars)
+    store = store_of(table)
+    there = names_in_log(store) if names is None else names
+    for number, parts in reversed(whole_checkpoints(there, version)):
+        tops = tuple(f"{COMMIT_LOG}{name}" for name in parts)
+        sidecars = _sidecars(store, tops[0])
+        if all(_is_there(store, sidecar) for sidecar in sidecars):
+            yield Checkpoint(table=store, version=number, tops=tops, sidecars=sidecars)
 
 
-def _sidecars(top: Path) -> tuple[Path, ...]:
+def _sidecars(table: Store, top: str) -> tuple[str, ...]:
     """Return the sidecars that the file at the top of a checkpoint names."""
-    found = Checkpoint(version=0, tops=(top,))._actions("sidecar", ("path",))
-    return tuple(top.parent / _SIDECARS / str(one["path"]) for one in found)
+    found = Checkpoint(table=table, version=0, tops=(top,))._actions("sidecar", ("path",))
+    return tuple(f"{_SIDECARS}{one['path']}" for one in found)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[FileIO]:
-    """Give a file of a checkpoint, opened.
+def _reading(table: Store, key: str) -> Iterator[RawIOBase]:
+    """Give a file of a checkpoint, opened; sessions of others write them.
 
     Raises:
         CorruptLogError: It is damaged.
         StorageError: It cannot be read.
     """
+    url = table.url_of(key)
     try:
-        with _opened(path) as file:
+        with table.reader(key) as file:
             yield file
     except (msgspec.MsgspecError, pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise storage_error(error, path) from error
-        raise CorruptLogError(f"{path} cannot be read: {error}", path=str(path)) from error
+            raise storage_error(error, url) from error
+        raise CorruptLogError(f"{url} cannot be read: {error}", path=url) from error
 
 
-def _opened(path: Path) -> FileIO:
-    """Open a file of a checkpoint; sessions of others write them."""
-    log = path.parent.parent if path.parent.name == _SIDECARS else path.parent
-    return foreign_file(log.parent, path).open()
-
-
-def _is_there(sidecar: Path) -> bool:
+def _is_there(table: Store, sidecar: str) -> bool:
     """Return whether there is a sidecar that can be taken: a plain file in its directory."""
-    try:
-        _opened(sidecar).close()
-    except (OSError, ValueError):  # elsewhere
-        return False
-    return sidecar.parent.name == _SIDECARS and ".." not in sidecar.parts
+    is_plain = "/" not in sidecar.removeprefix(_SIDECARS)
+    return is_plain and table.find(sidecar) is not None
 
 
-def take_checkpoint(found: Checkpoint, target: Path, changed: Callable[[bytes], bytes]) -> None:
+def take_checkpoint(
+    found: Checkpoint, target: TablePlace, changed: Callable[[bytes], bytes]
+) -> None:
     """Give a table a checkpoint of its twin, or the other way round, durably.
 
     Args:
-        target: The directory that gets it.
+        target: The table that gets it.
         changed: Returns the JSON lines with the other one's protocol.
+
+    Raises:
+        CorruptLogError: The checkpoint is damaged (definite).
+        StorageError: As `Store`; the target may have a part of it, which nobody reads.
     """
-    log = log_of(target)
-    with storing(log):
-        log.mkdir(parents=True, exist_ok=True)
-        size = 0
-        for sidecar in found.sidecars:
-            with _opened(sidecar) as file:
-                size += pq.read_metadata(file).num_rows
-        place_durably({log / _SIDECARS / one.name: one for one in found.sidecars}, log)
-        raw = changed(read_whole(found.path))
-        name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
-        write_durably(log / name, raw)
-        if last_checkpoint(target) < found.version:
-            say_last(target, found.version, size + len(raw.splitlines()))
+    to, size = store_of(target), 0
+    for sidecar in found.sidecars:
+        with _reading(found.table, sidecar) as file:
+            size += pq.read_metadata(file).num_rows
+        is_file = isinstance(found.table, DiskStore)
+        path = Path(found.table.url_of(sidecar))
+        to.replace(sidecar, path if is_file else found.table.read(sidecar))
+    raw = changed(found.read_top())
+    name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
+    to.replace(f"{COMMIT_LOG}{name}", raw)
+    if last_checkpoint(to) < found.version:
+        say_last(to, found.version, size + len(raw.splitlines()))
 
 
-def forget_taken(table: Path) -> None:
+def forget_taken(table: TablePlace) -> None:
     """Remove all but the two newest checkpoints that were taken; Delta's own are its to remove.
 
     Somebody may be about to read the one before the newest.
@@ -227,39 +241,38 @@ def forget_taken(table: Path) -> None:
     Raises:
         CorruptLogError, StorageError: Some may be left; try again.
     """
-    log = log_of(table)
-    with storing(log):
-        for path in sorted(log.glob(f"*.checkpoint.{_TAKEN}*.json"))[:-2]:
-            sidecars = _sidecars(path)
-            path.unlink()
-            for sidecar in sidecars:
-                sidecar.unlink(missing_ok=True)
+    store = store_of(table)
+    taken = (name for name in names_in_log(store) if f".checkpoint.{_TAKEN}" in name)
+    for name in sorted(name for name in taken if name.endswith(".json"))[:-2]:
+        sidecars = _sidecars(store, f"{COMMIT_LOG}{name}")
+        store.remove([f"{COMMIT_LOG}{name}", *sidecars])
 
 
 class _Last(msgspec.Struct):
     version: int
 
 
-def last_checkpoint(table: Path) -> int:
+def last_checkpoint(table: TablePlace) -> int:
     """Return the version of the newest checkpoint, as the log says; -1 = it does not."""
     try:
-        return msgspec.json.decode(read_whole(log_of(table) / LAST_CHECKPOINT), type=_Last).version
-    except (FileNotFoundError, msgspec.MsgspecError):
+        said = store_of(table).read(f"{COMMIT_LOG}{LAST_CHECKPOINT}")
+        return msgspec.json.decode(said, type=_Last).version
+    except (ObjectMissingError, msgspec.MsgspecError):
         return -1
 
 
-def say_last(table: Path, version: int, actions: int) -> None:
+def say_last(table: TablePlace, version: int, actions: int) -> None:
     """Write durably which checkpoint is the newest, and how many actions it has."""
     forget_last(table)
     said = msgspec.json.encode({"version": version, "size": actions})
-    write_durably(log_of(table) / LAST_CHECKPOINT, said)
+    store_of(table).replace(f"{COMMIT_LOG}{LAST_CHECKPOINT}", said)
 
 
-def forget_last(table: Path) -> None:
+def forget_last(table: TablePlace) -> None:
     """Make the log name no checkpoint as the newest one: readers look for one."""
     # Hadoop compares a file with the checksum that it wrote next to it.
-    for name in (LAST_CHECKPOINT, f".{LAST_CHECKPOINT}.crc"):
-        (log_of(table) / name).unlink(missing_ok=True)
+    names = (LAST_CHECKPOINT, f".{LAST_CHECKPOINT}.crc")
+    store_of(table).remove(f"{COMMIT_LOG}{name}" for name in names)
 
 
 def files_to_sync(table: Path, first: int, last: int) -> list[Path]:
@@ -267,7 +280,7 @@ def files_to_sync(table: Path, first: int, last: int) -> list[Path]:
     log, version = log_of(table), last_checkpoint(table)
     if not first <= version <= last:
         return []
-    sidecars = [*(log / _SIDECARS).glob("*")]
+    sidecars = [*(table / _SIDECARS).glob("*")]
     return [log / LAST_CHECKPOINT, *log.glob(f"{version:020}.checkpoint*"), *sidecars]
 
 

@@ -18,7 +18,6 @@ from sparktxlog.delta.checkpoints import Checkpoint, files_to_sync, say_last
 from sparktxlog.delta.log_files import log_of
 from sparktxlog.errors import StorageError
 from sparktxlog.files.durability import (
-    read_whole,
     storage_error,
     storing,
     sync_directory,
@@ -97,27 +96,27 @@ def replace_by_classic(table: Path, found: Checkpoint, changed: Callable[[bytes]
     """
     log = log_of(table)
     with storing(log):
-        lines = [json.loads(line) for line in changed(read_whole(found.path)).splitlines()]
+        lines = [json.loads(line) for line in changed(found.read_top()).splitlines()]
         if any("add" in line or "remove" in line for line in lines):
             # Without them the table would lack these files' rows.
             raise StorageError(
                 f"{found.path} has files of the table, which only its sidecars should have",
                 hint="Release the table with --keep-features.",
-                path=str(found.path),
+                path=found.path,
             )
         said = [{kind: one for kind, one in line.items() if kind in _KINDS} for line in lines]
         top = {
             kind: pa.array([_listed(one.get(kind)) for one in said if one], fields)
             for kind, fields in _KINDS.items()
         }
-        parts = [pa.table(top), *map(pq.read_table, found.sidecars)]
+        sidecars = (pq.read_table(found.table.reader(key)) for key in found.sidecars)
+        parts = [pa.table(top), *sidecars]
         whole = pa.concat_tables(parts, promote_options="permissive")
         classic = log / f"{found.version:020}.checkpoint.parquet"
         pq.write_table(whole, classic)
         sync_file(classic)
         say_last(table, found.version, whole.num_rows)
-        for path in (found.path, *found.sidecars):
-            path.unlink()
+        found.table.remove((*found.tops, *found.sidecars))
 
 
 def _listed(value: Any) -> Any:

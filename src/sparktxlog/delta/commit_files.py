@@ -18,64 +18,67 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path
-from sparktxlog.errors import CorruptLogError
-from sparktxlog.files.durability import create_file, storage_error, sync_file
-from sparktxlog.files.foreign_files import Linked, foreign_file
+from sparktxlog.delta.log_files import TablePlace, store_of
+from sparktxlog.errors import CorruptLogError, ObjectMissingError
+from sparktxlog.files.stores.store import Created
+from sparktxlog.model.tables.commit_table import commit_file_name
 
 #: Ends of a file with a footer that can be read, and of one whose footer is encrypted.
 _PLAIN, _ENCRYPTED = b"PAR1", b"PARE"
 
 
 def commit_by_hand(
-    table: Path,
+    table: TablePlace,
     version: int,
     info: dict[str, Any],
     user_metadata: str,
     actions: Iterable[dict[str, Any]],
 ) -> None:
-    """Write a version's file, unless there is one already; its bytes are durable, not its name.
+    """Write a version's file durably, unless there is one already.
 
     To do it again after a failure, with the same actions, is no error.
 
-    **After calling** sync the log's directory, and those of the files that the version adds.
+    **After calling**, on a disk, sync the directories of the files that the version adds.
 
     Raises:
         FileExistsError: Somebody else committed that version (definite: nothing was written).
-        OSError: The disk failed; the version may be there.
+        StorageError: As `Store.create`; unless it is definite, the version may be there.
     """
-    path = commit_path(table, version)
+    store, key = store_of(table), commit_file_name(version)
     said = info | {"engineInfo": "sparktxlog", "userMetadata": user_metadata}
     lines = (json.dumps(line, separators=(",", ":")) for line in ({"commitInfo": said}, *actions))
-    place = create_file(path, "".join(f"{line}\n" for line in lines).encode())
-    if place is Linked.OTHER:
-        raise FileExistsError(errno.EEXIST, "somebody else committed this version", str(path))
-    if place is Linked.EQUAL:
-        sync_file(path)
+    content = "".join(f"{line}\n" for line in lines).encode()
+    if store.create(key, content) is Created.OTHER:
+        url = store.url_of(key)
+        raise FileExistsError(errno.EEXIST, "somebody else committed this version", url)
 
 
-def commit_bytes(table: Path, version: int) -> bytes:
+def commit_bytes(table: TablePlace, version: int) -> bytes:
     """Return the commit file of a version.
 
     Raises:
         CorruptLogError: There is none.
-        StorageError: The disk fails, or it is no plain file.
+        StorageError: As `Store`, or it is no plain file.
     """
-    path = commit_path(table, version)
+    store, key = store_of(table), commit_file_name(version)
     try:
-        return foreign_file(table, path).read()
-    except FileNotFoundError:
+        return store.read(key)
+    except ObjectMissingError:
+        name, url = key.rpartition("/")[2], store.url_of(key)
         raise CorruptLogError(
-            f"{table} has no version {version}: {path.name} is missing", path=str(path)
+            f"{store.url} has no version {version}: {name} is missing", path=url
         ) from None
-    except OSError as error:
-        raise storage_error(error, path) from error
 
 
-def read_actions(path: Path) -> list[dict[str, Any]] | None:
-    """Return the actions of a commit's file, None if it is torn or has a line that is none."""
+def read_actions(table: TablePlace, version: int) -> list[dict[str, Any]] | None:
+    """Return the actions of a commit, None if its file is torn or has a line that is none.
+
+    Raises:
+        CorruptLogError, StorageError: As `commit_bytes`.
+    """
+    content = commit_bytes(table, version)
     try:
-        actions = [json.loads(line) for line in path.read_bytes().splitlines() if line.strip()]
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
     except ValueError:
         return None
     return actions if actions and all(map(_is_action, actions)) else None
@@ -96,7 +99,7 @@ def lowest_torn(table: Path, versions: Sequence[int]) -> int | None:
     """
     lowest, removed = None, set[str]()
     for version in reversed(versions):
-        actions = read_actions(commit_path(table, version))
+        actions = read_actions(table, version)
         if actions is None:
             lowest = version
             continue

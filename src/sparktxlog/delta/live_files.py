@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import structlog
 
 from sparktxlog.delta.commit_contents import LiveFiles, NeededFile
 from sparktxlog.delta.file_paths import may_be_data
-from sparktxlog.delta.log_files import has_log
+from sparktxlog.delta.log_files import TablePlace, has_log, store_of
 from sparktxlog.delta.log_segments import LogSegment
 from sparktxlog.errors import StorageError
-from sparktxlog.files.durability import storing
 
 _log = structlog.get_logger("sparktxlog.delta")
 
 
-def live_files(table: Path, version: int | None = None) -> LiveFiles:
+def live_files(table: TablePlace, version: int | None = None) -> LiveFiles:
     """Return the files that readers of a version need.
 
     Args:
@@ -24,7 +21,7 @@ def live_files(table: Path, version: int | None = None) -> LiveFiles:
 
     Raises:
         CorruptLogError: The directory has no log, or lacks the version, or it cannot be read.
-        StorageError: The table needs features that are not known here; or the disk fails.
+        StorageError: The table needs features that are not known here; or as `Store`.
     """
     segment, live = LogSegment.of(table, version), LiveFiles()
     with segment.reading():
@@ -36,24 +33,23 @@ def live_files(table: Path, version: int | None = None) -> LiveFiles:
     return live
 
 
-def needed_files(table: Path, version: int) -> dict[str, NeededFile]:
+def needed_files(table: TablePlace, version: int) -> dict[str, NeededFile]:
     """Return the files that readers of a version need, by path; never less than these.
 
     If the log cannot be read, all files count that may be data.
 
     Raises:
-        StorageError: There is no table, or its directory cannot be read.
+        StorageError: There is no table, or as `Store`.
     """
+    store = store_of(table)
     try:
-        return live_files(table, version).needed
+        return live_files(store, version).needed
     except StorageError as error:
         if not has_log(table):
             raise
-        _log.warning("files by directory", path=str(table), version=version, reason=str(error))
-    found = dict[str, NeededFile]()
-    with storing(table):
-        for path in table.rglob("*"):
-            name = path.relative_to(table).as_posix()
-            if may_be_data(name) and path.is_file():
-                found[name] = NeededFile(path=name, size=path.stat().st_size)
-    return found
+        _log.warning("files by directory", path=store.url, version=version, reason=str(error))
+    return {
+        found.key: NeededFile(path=found.key, size=found.size_bytes)
+        for found in store.list()
+        if may_be_data(found.key)
+    }

@@ -7,15 +7,21 @@ all of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.files.durability import storing
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.store import Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+
+#: The directory of a table, or a store whose root it is.
+TablePlace: TypeAlias = Path | Store
 
 #: Where writers of a table that a catalog manages put what is to become a version.
 STAGED_COMMITS = f"{COMMIT_LOG}_staged_commits"
+_LOG = COMMIT_LOG.rstrip("/")
 _SIDECARS = f"{COMMIT_LOG}_sidecars/"
 #: Commits and checksums; the version is the first group.
 _COMMIT = re.compile(r"(\d{20})\.(json|crc)")
@@ -29,14 +35,19 @@ LAST_CHECKPOINT = "_last_checkpoint"
 _NUMBER = re.compile(r"(\d{20})\.")
 
 
+def store_of(table: TablePlace) -> Store:
+    """Return the store whose root is a table."""
+    return DiskStore(table) if isinstance(table, Path) else table
+
+
 def log_of(table: Path) -> Path:
     """Return the directory of a table's log."""
     return table / COMMIT_LOG
 
 
-def has_log(table: Path) -> bool:
-    """Return whether a directory is that of a Delta table."""
-    return log_of(table).is_dir()
+def has_log(table: TablePlace) -> bool:
+    """Return whether a place is that of a Delta table; errors as `Store`."""
+    return log_of(table).is_dir() if isinstance(table, Path) else bool(names_in_log(table))
 
 
 def is_in_log(path: str) -> bool:
@@ -49,16 +60,21 @@ def commit_path(table: Path, version: int) -> Path:
     return table / commit_file_name(version)
 
 
-def newest_version(table: Path, known: int) -> int:
-    """Return the newest version, given one that exists (-1 = none)."""
-    version = known
-    while commit_path(table, version + 1).exists():
+def has_commit(table: TablePlace, version: int) -> bool:
+    """Return whether a table's log has the commit of a version; errors as `Store`."""
+    return store_of(table).find(commit_file_name(version)) is not None
+
+
+def newest_version(table: TablePlace, known: int) -> int:
+    """Return the newest version, given one that exists (-1 = none); errors as `Store`."""
+    version, store = known, store_of(table)
+    while has_commit(store, version + 1):
         version += 1
     return version
 
 
-def commits_in(table: Path) -> list[int]:
-    """Return the versions whose commits a table's log has, ascending.
+def commits_in(table: TablePlace) -> list[int]:
+    """Return the versions whose commits a table's log has, ascending; errors as `Store`.
 
     Delta's own cleanup removes old ones.
     """
@@ -71,13 +87,16 @@ def commits_among(names: Iterable[str]) -> list[int]:
     return sorted(int(match[1]) for match in found if match and match[2] == "json")
 
 
-def newest_commit(table: Path) -> int:
-    """Return the newest version whose commit a table's log has, -1 = none."""
+def newest_commit(table: TablePlace) -> int:
+    """Return the newest version whose commit a table's log has, -1 = none; errors as `Store`."""
     return max(commits_in(table), default=-1)
 
 
-def last_number(table: Path) -> int:
-    """Return the newest version to which a file of a table's log belongs, -1 = there is none."""
+def last_number(table: TablePlace) -> int:
+    """Return the newest version to which a file of a table's log belongs, -1 = there is none.
+
+    Errors as `Store`.
+    """
     found = map(_NUMBER.match, names_in_log(table))
     return max((int(match[1]) for match in found if match), default=-1)
 
@@ -89,9 +108,12 @@ def is_of_checkpoint(path: str) -> bool:
     return is_part or name == LAST_CHECKPOINT
 
 
-def names_in_log(table: Path) -> list[str]:
-    """Return the names of the files in a table's log, no order; empty if there is none."""
-    return [path.name for path in log_of(table).iterdir()] if has_log(table) else []
+def names_in_log(table: TablePlace) -> Sequence[str]:
+    """Return the names of the files in a table's log, no order; empty if there is none.
+
+    Errors as `Store`.
+    """
+    return store_of(table).names(_LOG)
 
 
 def log_paths(paths: Iterable[str], version: int, *, whole: bool = True) -> list[str]:
@@ -117,18 +139,18 @@ def _is_wanted(path: str, start: int, version: int) -> bool:
     return match is not None and int(match[1]) <= version and start in (-1, int(match[1]))
 
 
-def files_of_log(table: Path, version: int) -> list[str]:
+def files_of_log(table: TablePlace, version: int) -> list[str]:
     """Return the files of the log up to a version, by path below the table, ascending.
 
     Raises:
         CorruptLogError: The log lacks a commit that the version needs.
-        StorageError: The directory cannot be read.
+        StorageError: As `Store`.
     """
-    with storing(table):
-        paths = [path.relative_to(table).as_posix() for path in log_of(table).rglob("*")]
+    store = store_of(table)
+    paths = [found.key for found in store.list(_LOG)]
     missing = missing_commit(paths, version)
     if missing is not None:
-        raise CorruptLogError(f"{table} has no log of version {missing}", path=str(table))
+        raise CorruptLogError(f"{store.url} has no log of version {missing}", path=store.url)
     return sorted(log_paths(paths, version))
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from sparktxlog.delta.checkpoints import Checkpoint, newest_checkpoint
 from sparktxlog.delta.commit_contents import TableMetadata, TableProtocol
 from sparktxlog.delta.commit_files import commit_bytes
-from sparktxlog.delta.log_files import has_log, newest_commit
+from sparktxlog.delta.log_files import TablePlace, commits_among, names_in_log, store_of
 from sparktxlog.errors import CorruptLogError, StagedCommitError, StorageError
-from sparktxlog.files.durability import storing
+from sparktxlog.files.stores.store import Store
 
 #: The newest version of readers' protocols that is known, and its features.
 _READER_VERSION = 3
@@ -56,31 +55,32 @@ class Version:
 class LogSegment:
     """The files of a log that a version needs."""
 
-    table: Path
+    table: Store
     version: int
     checkpoint: Checkpoint | None
 
     @classmethod
-    def of(cls, table: Path, version: int | None) -> LogSegment:
+    def of(cls, table: TablePlace, version: int | None) -> LogSegment:
         """Return that of a version, None = the newest.
 
         Raises:
             CorruptLogError: The directory has no log, or a checkpoint is damaged.
-            StorageError: The disk fails.
+            StorageError: As `Store`.
         """
-        with storing(table):
-            version = newest_commit(table) if version is None else version
-            if not has_log(table) or version < 0:
-                raise CorruptLogError(f"{table} is not a Delta table", path=str(table))
-            found = newest_checkpoint(table, version)
-        return cls(table=table, version=version, checkpoint=found)
+        store = store_of(table)
+        names = names_in_log(store)
+        version = max(commits_among(names), default=-1) if version is None else version
+        if not names or version < 0:
+            raise CorruptLogError(f"{store.url} is not a Delta table", path=store.url)
+        found = newest_checkpoint(store, version, names)
+        return cls(table=store, version=version, checkpoint=found)
 
     def commits(self) -> Iterator[bytes]:
         """Yield the commit files after the checkpoint, ascending.
 
         Raises:
             CorruptLogError: One is missing.
-            StorageError: The disk fails.
+            StorageError: As `Store`.
         """
         first = 0 if self.checkpoint is None else self.checkpoint.version + 1
         for number in range(first, self.version + 1):
@@ -103,8 +103,8 @@ class LogSegment:
             UnicodeError,
         ) as error:
             raise CorruptLogError(
-                f"version {self.version} of {self.table} cannot be read: {error}",
-                path=str(self.table),
+                f"version {self.version} of {self.table.url} cannot be read: {error}",
+                path=self.table.url,
             ) from error
 
     def check_known(self, protocol: TableProtocol | None) -> None:
@@ -118,13 +118,13 @@ class LogSegment:
         unknown = sorted({*protocol.reader_features} - _FEATURES)
         if unknown or protocol.min_reader_version > _READER_VERSION:
             raise StorageError(
-                f"{self.table} needs what is not known here: reader version "
+                f"{self.table.url} needs what is not known here: reader version "
                 f"{protocol.min_reader_version}, features {unknown}",
-                path=str(self.table),
+                path=self.table.url,
             )
 
 
-def read_version(table: Path, version: int | None = None) -> Version:
+def read_version(table: TablePlace, version: int | None = None) -> Version:
     """Return what a version says of its table.
 
     Args:
@@ -132,7 +132,7 @@ def read_version(table: Path, version: int | None = None) -> Version:
 
     Raises:
         CorruptLogError: The directory has no log, or lacks the version, or it cannot be read.
-        StorageError: The table needs features that are not known here; or the disk fails.
+        StorageError: The table needs features that are not known here; or as `Store`.
     """
     segment = LogSegment.of(table, version)
     protocol, metadata = None, None
@@ -147,5 +147,6 @@ def read_version(table: Path, version: int | None = None) -> Version:
                 protocol, metadata = line.protocol or protocol, line.meta_data or metadata
     segment.check_known(protocol)
     if protocol is None or metadata is None:
-        raise CorruptLogError(f"the log of {table} does not define it", path=str(table))
+        url = segment.table.url
+        raise CorruptLogError(f"the log of {url} does not define it", path=url)
     return Version(version=segment.version, protocol=protocol, metadata=metadata)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypedDict
 
 import msgspec
 
 from sparktxlog.delta.commit_contents import STORED_NAME, TableProtocol
 from sparktxlog.delta.file_paths import path_of_file
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.delta.log_segments import LogSegment
 from sparktxlog.errors import CorruptLogError
 
@@ -56,7 +56,12 @@ class LogState:
 
     @classmethod
     def read(
-        cls, table: Path, version: int | None = None, *, files: bool = True, known: bool = False
+        cls,
+        table: TablePlace,
+        version: int | None = None,
+        *,
+        files: bool = True,
+        known: bool = False,
     ) -> LogState:
         """Return a version.
 
@@ -67,7 +72,7 @@ class LogState:
 
         Raises:
             CorruptLogError: The directory has no log, or lacks the version, or it cannot be read.
-            StorageError: It needs features that are not known here; or the disk fails.
+            StorageError: It needs features that are not known here; or as `Store`.
         """
         segment, state = LogSegment.of(table, version), cls()
         decoder: msgspec.json.Decoder[Any] = _actions if files else _definitions
@@ -78,7 +83,8 @@ class LogState:
             for content in segment.commits():
                 state.follow(decoder.decode_lines(content))
         if "minReaderVersion" not in state.protocol or "schemaString" not in state.metadata:
-            raise CorruptLogError(f"the log of {table} does not define it", path=str(table))
+            url = segment.table.url
+            raise CorruptLogError(f"the log of {url} does not define it", path=url)
         if known:
             segment.check_known(msgspec.convert(state.protocol, TableProtocol))
         return state

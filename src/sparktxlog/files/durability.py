@@ -320,13 +320,14 @@ def create_file(path: Path, content: bytes | Path, *, durable: bool = True) -> L
 
 
 def drop_uncreated(directory: Path) -> None:
-    """Remove what kills left of files that `create_file` was to create; nobody may be at it.
+    """Remove what kills left of files that were to get a name there; nobody may be at it.
 
     Raises:
         OSError: The disk fails.
     """
-    for path in directory.glob(f".{'[0-9a-f]' * 32}.tmp"):
-        path.unlink(missing_ok=True)
+    for name in (f".{'[0-9a-f]' * 32}.tmp", f".{'[0-9a-f]' * 16}.new"):  # `create_file`, stores
+        for path in directory.glob(name):
+            path.unlink(missing_ok=True)
 
 
 def read_whole(path: str | Path) -> bytes:

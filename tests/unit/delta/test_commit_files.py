@@ -14,7 +14,7 @@ from sparktxlog.delta.commit_files import (
     read_actions,
 )
 from sparktxlog.delta.log_files import commit_path, log_of, names_in_log
-from sparktxlog.files import durability
+from sparktxlog.errors import StorageError
 
 ADD = {"add": {"path": "x", "size": 3}}
 
@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> Path:
 def test_a_version_is_what_was_written(table: Path) -> None:
     commit_by_hand(table, 0, {"operation": "WRITE"}, "mine", [ADD])
     info = {"operation": "WRITE", "engineInfo": "sparktxlog", "userMetadata": "mine"}
-    assert read_actions(commit_path(table, 0)) == [{"commitInfo": info}, ADD]
+    assert read_actions(table, 0) == [{"commitInfo": info}, ADD]
     assert names_in_log(table) == [commit_path(table, 0).name]
 
 
@@ -43,21 +43,23 @@ def test_only_one_writer_gets_a_version(table: Path) -> None:
 
 
 def test_a_disk_that_fails_is_no_commit(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has the name is durable; the names are synced with those of the files that it adds."""
+    """What has the name is durable, and so is the name."""
 
     def fail(*_: object) -> None:
         raise OSError("no")
 
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="no"):
-        patched.setattr(durability, "sync_file", fail)
+    with monkeypatch.context() as patched, pytest.raises(StorageError, match="no"):
+        patched.setattr(os, "fsync", fail)
         commit_by_hand(table, 0, {}, "mine", [ADD])
-    assert names_in_log(table) == []
+    assert [*log_of(table).iterdir()] == []
     synced = []
     monkeypatch.setattr(os, "fsync", lambda at: synced.append(os.readlink(f"/proc/self/fd/{at}")))
     commit_by_hand(table, 0, {}, "mine", [ADD])
-    assert len(synced) == len(names_in_log(table)) == 1
-    commit_by_hand(table, 0, {}, "mine", [ADD])
-    assert synced[-1] == str(commit_path(table, 0))  # perhaps of an attempt that could not sync it
+    first, names = synced[0], [str(log_of(table)), str(table)]
+    assert first.startswith(f"{log_of(table)}/.") and synced[1:] == names
+    synced.clear()
+    commit_by_hand(table, 0, {}, "mine", [ADD])  # perhaps of an attempt that could not sync it
+    assert synced[1:] == [str(commit_path(table, 0)), *names]
 
 
 def test_the_lowest_torn_version(table: Path) -> None:
@@ -77,4 +79,4 @@ def test_a_line_that_is_no_action_is_damage(table: Path, line: str) -> None:
     commit_by_hand(table, 0, {}, "mine", [ADD])
     with commit_path(table, 0).open("a") as file:
         file.write(f"{line}\n")
-    assert read_actions(commit_path(table, 0)) is None
+    assert read_actions(table, 0) is None

@@ -163,7 +163,7 @@ class TableFollower:
         self._check_not_gone(reached + 1)
         lines = []
         for version in range(reached + 1, newest + 1):
-            actions = read_actions(commit_path(self._source.path, version))
+            actions = read_actions(self._source.path, version)
             if actions is None:
                 break  # it is being written
             one = VersionActions.of(version, actions)
@@ -374,7 +374,7 @@ class TableFollower:
         if not path.exists():
             self._check_not_gone(version)
             return None
-        actions = read_actions(path)
+        actions = read_actions(self._source.path, version)
         if actions is None:
             return None  # it is being written
         found = VersionActions.of(version, actions)

@@ -21,7 +21,6 @@ from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.files.durability import (
-    read_whole,
     storing,
     sync_directory,
     sync_file,
@@ -69,7 +68,7 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
         dropped.remove(_VECTORS)
     before = b""
     if checkpoint is not None:
-        before = read_whole(checkpoint.path)
+        before = checkpoint.read_top()
         replace_by_classic(table, checkpoint, lambda raw: _reduced(raw, dropped))
     with storing(table):
         for number, raw in raws.items():

@@ -134,7 +134,6 @@ class LogTable:
         }
         actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}]
         with storing(self.directory):
-            self._log.mkdir(parents=True, exist_ok=True)
             commit_by_hand(
                 self.directory,
                 0,
@@ -323,8 +322,8 @@ class LogTable:
         }
         self._stale = True
         with storing(self.directory):
+            # With the commit's name those of the files that it adds become durable.
             commit_by_hand(self.directory, self.version + 1, info, "", actions)
-            self._sync_names()
         self._stale = False
         self._state.follow(actions)
 

@@ -9,7 +9,6 @@ widening*: files that are there keep the narrower type, and readers widen their 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from deltalake import Schema
@@ -17,6 +16,7 @@ from deltalake import Schema
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.commit_files import commit_by_hand
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.delta.log_segments import read_version
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition
@@ -37,7 +37,7 @@ Field = dict[str, Any]
 
 
 def alter_table(
-    table: Path, version: int, before: TableDefinition, change: TableChange, own: OwnCommit
+    table: TablePlace, version: int, before: TableDefinition, change: TableChange, own: OwnCommit
 ) -> None:
     """Commit a change, after a version.
 
@@ -49,8 +49,8 @@ def alter_table(
         before: The table as it is.
 
     Raises:
-        StorageError: The log cannot be read.
-        OSError: Among others FileExistsError: somebody else committed meanwhile (definite).
+        StorageError: The log cannot be read or written.
+        FileExistsError: Somebody else committed meanwhile (definite).
     """
     known, after = read_version(table, version), change.applied_to(before)
     held, actions = known.metadata, list[dict[str, Any]]()

@@ -97,7 +97,7 @@ def undo_torn(table: Path, recorded: int, log_id: str, batch: Batch | None, name
                     _checksum(table / added).unlink(missing_ok=True)
         return []
     for number in commits:
-        if read_actions(commit_path(table, number)) is not None:
+        if read_actions(table, number) is not None:
             check_expected(read_commit(table, number), batch, log_id, name)
     _logger.warning("table %s: versions %s are torn, and done again", name, commits)
     # The newest first: after a kill in between, the rest is found in the same way.

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.commit_files import read_actions
-from sparktxlog.delta.log_files import commit_path, last_number, newest_version
+from sparktxlog.delta.log_files import commit_path, has_commit, last_number, newest_version
 from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, StorageError, first_lines
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.tables.alteration import TableChange
@@ -305,7 +305,7 @@ class TableSteps:
 
 def _is_former(table: Path, batch: Batch, log_id: str) -> bool:
     """Return whether a directory is not that of a table which the batch itself created."""
-    actions = read_actions(commit_path(table, 0)) if commit_path(table, 0).exists() else None
+    actions = read_actions(table, 0) if has_commit(table, 0) else None
     if actions is None:
         # Delta removes old commits; of a table that is about to be created there is none.
         return last_number(table) >= 0

@@ -23,10 +23,17 @@ from deltalake import Schema
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.delta.commit_files import commit_by_hand, read_actions
 from sparktxlog.delta.file_paths import files_of
-from sparktxlog.delta.log_files import commit_path, last_number, log_of, newest_version
+from sparktxlog.delta.log_files import (
+    TablePlace,
+    has_commit,
+    last_number,
+    newest_version,
+    store_of,
+)
 from sparktxlog.errors import ApplyError, DivergedError
 from sparktxlog.files.durability import sync_directory
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.batches import STEPS, Batch, Step
 
@@ -122,19 +129,20 @@ class TableCommit:
     changes: bool
 
 
-def read_commit(table: Path, version: int) -> TableCommit:
+def read_commit(table: TablePlace, version: int) -> TableCommit:
     """Read one commit of a table's log.
 
     Raises:
         ApplyError: The file is damaged (definite).
+        CorruptLogError, StorageError: As `commit_bytes`.
     """
-    path = commit_path(table, version)
+    url = store_of(table).url_of(commit_file_name(version))
     info: dict[str, Any] = {}
     added: list[str] = []
     changes = False
-    actions = read_actions(path)
+    actions = read_actions(table, version)
     if actions is None:
-        raise ApplyError(f"{path} is damaged", path=str(path))
+        raise ApplyError(f"{url} is damaged", path=url)
     for action in actions:
         if "commitInfo" in action:
             info = action["commitInfo"]
@@ -149,7 +157,7 @@ def read_commit(table: Path, version: int) -> TableCommit:
         version=version,
         own=OwnCommit.from_text(info.get("userMetadata")),
         operation=str(info.get("operation") or "unknown"),
-        author=_author(path, info),
+        author=_author(url, info),
         added=tuple(added),
         changes=changes,
     )
@@ -175,7 +183,7 @@ def check_expected(commit: TableCommit, batch: Batch | None, log_id: str, name: 
 
 
 def own_progress(
-    table: Path, recorded: int, log_id: str, batch: Batch | None, name: str
+    table: TablePlace, recorded: int, log_id: str, batch: Batch | None, name: str
 ) -> tuple[int, OwnCommit | None]:
     """Examine the versions after the recorded one.
 
@@ -195,12 +203,12 @@ def own_progress(
         check_expected(commit, batch, log_id, name)
         if is_own(commit.own, log_id, name):
             progress = commit.own
-    if recorded >= 0 and newest == recorded and not commit_path(table, recorded).exists():
+    if recorded >= 0 and newest == recorded and not has_commit(table, recorded):
         _check_not_gone(table, recorded, name)
     return newest, progress
 
 
-def check_recorded(table: Path, recorded: int, log_id: str, name: str) -> None:
+def check_recorded(table: TablePlace, recorded: int, log_id: str, name: str) -> None:
     """Refuse a table that replaced another one: its recorded version must be of this log.
 
     A version that Delta's cleanup removed, or that changed nothing, proves nothing.
@@ -208,7 +216,7 @@ def check_recorded(table: Path, recorded: int, log_id: str, name: str) -> None:
     Raises:
         DivergedError: Another writer made the recorded version (definite).
     """
-    if recorded < 0 or not commit_path(table, recorded).exists():
+    if recorded < 0 or not has_commit(table, recorded):
         return
     commit = read_commit(table, recorded)
     if commit.changes and not is_own(commit.own, log_id, name):
@@ -232,7 +240,7 @@ def is_own(own: OwnCommit | None, log_id: str, name: str) -> TypeGuard[OwnCommit
     return own is not None and own.log_id == log_id and own.table == name
 
 
-def _check_not_gone(table: Path, recorded: int, name: str) -> None:
+def _check_not_gone(table: TablePlace, recorded: int, name: str) -> None:
     """Accept a log file that Delta's own cleanup removed, but not a table that went back."""
     if last_number(table) < recorded:
         raise DivergedError(
@@ -243,7 +251,9 @@ def _check_not_gone(table: Path, recorded: int, name: str) -> None:
         )
 
 
-def create_table(table: Path, definition: TableDefinition, user_metadata: str, txn: Any) -> None:
+def create_table(
+    table: TablePlace, definition: TableDefinition, user_metadata: str, txn: Any
+) -> None:
     """Write a table's version 0, with the lowest protocol that its columns need.
 
     Written by hand, alike at every site: engines add features and properties of their own taste,
@@ -273,9 +283,9 @@ def create_table(table: Path, definition: TableDefinition, user_metadata: str, t
     actions = [{"protocol": lowest_protocol(definition)}, {"metaData": metadata}, {"txn": txn}]
     if definition.cluster_by:
         actions.append(clustering_of(definition))
-    log_of(table).mkdir(parents=True, exist_ok=True)
     commit_by_hand(table, 0, info, user_metadata, actions)
-    sync_directory(table.parent)
+    if isinstance(table, Path):
+        sync_directory(table.parent)
 
 
 def clustering_of(definition: TableDefinition) -> dict[str, Any]:
@@ -325,10 +335,10 @@ def lowest_protocol(definition: TableDefinition, *, wide: bool = False) -> dict[
     return {"minReaderVersion": 3, "readerFeatures": features, **writers}
 
 
-def _author(path: Path, info: dict[str, Any]) -> str:
+def _author(url: str, info: dict[str, Any]) -> str:
     try:
-        owner = pwd.getpwuid(path.stat().st_uid).pw_name
-    except (KeyError, OSError):
+        owner = pwd.getpwuid(Path(url).stat().st_uid).pw_name
+    except (KeyError, OSError):  # in a bucket, for one
         owner = "unknown"
     user = info.get("userName") or owner
     engine = info.get("engineInfo") or info.get("clientVersion") or "unknown engine"

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from sparktxlog.errors import StorageError
+from sparktxlog.files.stores import disk
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.storage.log_tables.history_tables import HistoryTables
 from sparktxlog.storage.log_tables.log_schemas import EPOCHS
@@ -108,9 +109,11 @@ def test_rows_of_an_attempt_that_failed_are_there_once(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "the disk failed")
 
-    broken = "_sync_names" if committed else "_write_file"
+    broken: tuple[Any, str] = (LogTable, "_write_file")
+    if committed:
+        broken = (disk, "sync_parents")
     with monkeypatch.context() as patched:
-        patched.setattr(LogTable, broken, fail)
+        patched.setattr(*broken, fail)
         with pytest.raises((StorageError, OSError)):
             table.append_rows("lag", rows)
     table.append_rows("lag", rows)

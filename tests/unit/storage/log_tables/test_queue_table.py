@@ -23,7 +23,7 @@ from sparktxlog.errors import (
     NewerReleaseError,
     StorageError,
 )
-from sparktxlog.files import durability
+from sparktxlog.files.stores import disk
 from sparktxlog.model.report import TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.storage.log_tables import log_table as delta_table
@@ -370,10 +370,11 @@ def test_a_commit_that_seemed_to_fail_is_recognised(
     queue = QueueTable(tmp_path, "l")
     queue.append(rows_of(1, 2))
 
-    def broken(self: LogTable) -> None:
+    def broken(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync_parents", broken)
         patch.setattr(LogTable, "_sync_names", broken)
         with pytest.raises(DiskFullError):
             queue.append(rows_of(3, 4))
@@ -388,8 +389,8 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
 ) -> None:
     queue, link = QueueTable(tmp_path, "l"), os.link
 
-    def lose(source: Path, target: Path) -> None:
-        link(source, target)
+    def lose(source: str, target: str, **places: Any) -> None:
+        link(source, target, **places)
         raise OSError(5, "no answer")
 
     with monkeypatch.context() as patch:
@@ -407,11 +408,11 @@ def test_replaced_files_stay_for_their_readers(
     for i in range(1, 4):
         queue.append(rows_of(i, i))
     (table / "part-left.parquet").write_bytes(b"of an attempt that was killed")
-    (table / "_delta_log" / f".{'1e' * 16}.tmp").write_bytes(b"of another one")
+    (table / "_delta_log" / f".{'1e' * 8}.new").write_bytes(b"of another one")
     queue.maintain()
     assert len(list(table.glob("*.parquet"))) == 4
     queue = QueueTable(tmp_path, "l")  # which reads from the checkpoint when they were replaced
-    assert not list(table.glob("_delta_log/.*.tmp"))
+    assert not list(table.glob("_delta_log/.*.new"))
     queue.maintain()
     assert len(list(table.glob("*.parquet"))) == 4
     monkeypatch.setattr(delta_table, "_RETENTION_MS", -1)
@@ -427,11 +428,16 @@ def test_a_commit_found_after_a_kill_has_a_durable_name_before_it_counts(
     queue = QueueTable(tmp_path, "l")
     queue.append(rows_of(1, 2))
 
+    fsync = os.fsync
+
     def fail(*_: object) -> None:
         raise OSError(5, "the disk failed")
 
+    def fail_before_it_has_a_name(at: int) -> None:
+        (fail if os.readlink(f"/proc/self/fd/{at}").endswith(".new") else fsync)(at)
+
     with monkeypatch.context() as patch, pytest.raises(StorageError):
-        patch.setattr(durability, "sync_file", fail)
+        patch.setattr(os, "fsync", fail_before_it_has_a_name)
         queue.append(rows_of(3, 4))
     assert not commit_path(tmp_path, 2).exists()
     with monkeypatch.context() as patch, pytest.raises(StorageError):

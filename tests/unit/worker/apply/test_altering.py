@@ -47,7 +47,7 @@ def changed(table: Path, *changes: TableChange) -> list[dict[str, Any]]:
     for version, change in enumerate(changes):
         alter_table(table, version, definition, change, own())
         definition = change.applied_to(definition)
-        actions = read_actions(table / "_delta_log" / f"{version + 1:020}.json")
+        actions = read_actions(table, version + 1)
         assert actions is not None
         found.append({name: value for action in actions for name, value in action.items()})
         schema = json.loads(found[-1]["metaData"]["schemaString"])["fields"]
@@ -127,7 +127,7 @@ def test_wider_types_keep_what_they_were(tmp_path: Path) -> None:
 def test_other_keys_change_nothing_in_the_table(tmp_path: Path) -> None:
     create_table(tmp_path, TABLE, "", {"appId": "a", "version": 1})
     alter_table(tmp_path, 0, TABLE, TableChange(keys=()), own())
-    actions = read_actions(tmp_path / "_delta_log" / f"{1:020}.json")
+    actions = read_actions(tmp_path, 1)
     assert actions is not None and [*actions[0], *actions[1]] == ["commitInfo", "txn"]
 
 
@@ -169,7 +169,7 @@ def test_comments_and_properties_are_in_the_metadata(tmp_path: Path) -> None:
     assert {"clustering", "columnMapping"} <= set(table.protocol().writer_features or ())
     (told,) = (
         json.loads(action["domainMetadata"]["configuration"])
-        for action in read_actions(tmp_path / "_delta_log" / f"{0:020}.json") or ()
+        for action in read_actions(tmp_path, 0) or ()
         if "domainMetadata" in action
     )
     assert told["clusteringColumns"] == [["n"], ["id"]]
@@ -192,7 +192,7 @@ def test_a_table_is_clustered_by_others_and_stays_of_that_kind(tmp_path: Path) -
     for version, change in enumerate(changes):
         alter_table(tmp_path, version, before, change, own())
         before = change.applied_to(before)
-        actions = read_actions(tmp_path / "_delta_log" / f"{version + 1:020}.json") or []
+        actions = read_actions(tmp_path, version + 1) or []
         said += [
             json.loads(a["domainMetadata"]["configuration"])["clusteringColumns"]
             for a in actions

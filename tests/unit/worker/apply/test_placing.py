@@ -6,6 +6,7 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -110,10 +111,10 @@ def test_another_file_system_gets_copies(tmp_path: Path, monkeypatch: pytest.Mon
     log, to, _ = staged(tmp_path)
     link = os.link
 
-    def refuse(source: Path, target: Path) -> None:
-        if source.is_relative_to(log.payloads):
+    def refuse(source: Path | str, target: Path | str, **places: Any) -> None:
+        if isinstance(source, Path) and source.is_relative_to(log.payloads):
             raise OSError(errno.EXDEV, "another file system")
-        link(source, target)
+        link(source, target, **places)
 
     monkeypatch.setattr(os, "link", refuse)
     place(log, to)
@@ -166,11 +167,11 @@ def test_a_vacuum_may_remove_a_directory_before_its_first_file(
     log.publish()
     link, vacuumed = os.link, list[Path]()
 
-    def vacuum_first(source: Path, target: Path) -> None:
-        if not vacuumed and target.suffix == ".parquet":
+    def vacuum_first(source: Path | str, target: Path | str, **places: Any) -> None:
+        if not vacuumed and isinstance(target, Path) and target.suffix == ".parquet":
             vacuumed.append(target.parent)
             target.parent.rmdir()
-        link(source, target)
+        link(source, target, **places)
 
     monkeypatch.setattr(os, "link", vacuum_first)
     place(log, to)
@@ -270,9 +271,9 @@ def test_an_answer_that_is_lost_adds_no_row_twice(
     log, to, _ = staged(tmp_path)
     link = os.link
 
-    def lose(source: Path, target: Path) -> None:
-        link(source, target)
-        if target.suffix == ".json":
+    def lose(source: Path | str, target: Path | str, **places: Any) -> None:
+        link(source, target, **places)
+        if Path(target).suffix == ".json":
             raise OSError(errno.EIO, "no answer")
 
     with monkeypatch.context() as patched:
