@@ -9,8 +9,8 @@ from sparktxlog.api.long_steps import long_step
 from sparktxlog.errors import ApplyError, NotAppliedError
 from sparktxlog.http.link import Http
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.bucket_replica import open_replica
 from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.replica.state import ReplicaDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,8 @@ class InlineWorker:
 
     def __init__(self, spark: SparkSession, home: Http) -> None:
         self._source = HttpLogSource(home.url, home.token, ca_file=home.ca_file)
-        self._directory = ReplicaDirectory(self._source.info().lake_root)
+        info = self._source.info()
+        self._directory = open_replica(info.lake, info.lake_root)
         try:
             self._applier = Applier(spark, self._source, self._directory)
         except BaseException:

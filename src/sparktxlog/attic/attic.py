@@ -128,7 +128,7 @@ class Attic:
     def place(self, kind: Kind, table: str, mark: str) -> Path:
         """Return where the newest content of a kind, table and mark is, or else would be."""
         found = self.newest(kind, table, mark)
-        return found.path if found else self.root / _id_of(kind, table, mark) / _CONTENT
+        return found.path if found else self.root / entry_id(kind, table, mark) / _CONTENT
 
     # -- putting -----------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Attic:
         os.lstat(path)  # no manifest of nothing
         found = self._enter(
             Entry(
-                id=_id_of(kind, table, mark),
+                id=entry_id(kind, table, mark),
                 kind=kind,
                 why=why,
                 table=table,
@@ -199,7 +199,7 @@ class Attic:
         """
         found = self.newest(kind, table, mark)
         if found is None:
-            made = Entry(id=_id_of(kind, table, mark), kind=kind, why=why, table=table, mark=mark)
+            made = Entry(id=entry_id(kind, table, mark), kind=kind, why=why, table=table, mark=mark)
             found = self._enter(made)
             found.path.mkdir()
             sync_directory(found.directory)
@@ -339,7 +339,8 @@ def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:
     )
 
 
-def _id_of(kind: Kind, table: str, mark: str) -> str:
+def entry_id(kind: Kind, table: str, mark: str) -> str:
+    """Return the id of the first entry of a kind, table and mark."""
     return "-".join(part for part in (kind.value, table, mark) if part)
 
 

@@ -116,6 +116,19 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
             str(read["reader-table-dir"]),
             "is not kept for commit tables in a bucket (commit-table-url)",
         )
+    lake, tables = read["lake-url"], read["commit-table-url"]
+    if (
+        lake
+        and tables
+        and (f"{lake}/".startswith(f"{tables}/") or f"{tables}/".startswith(f"{lake}/"))
+    ):
+        raise _wrong(
+            values["lake-url"][1],
+            "lake-url",
+            lake,
+            f"is the prefix {tables} of commit-table-url, or one of them is in the other",
+            "Give each a prefix of its own, such as s3://bucket/site-a/rows.",
+        )
     if read["store-endpoint"].startswith("http://") and not read["store-allow-http"]:
         raise _wrong(
             values["store-endpoint"][1],

@@ -144,6 +144,10 @@ class NodeConfig:
     lake_dir: Path = Setting(_tables_path)(
         "Directory of the replica's Delta tables; default: data-dir/lake."
     )
+    lake_url: str | None = Setting(read_bucket)(
+        "Prefix in a bucket, such as s3://lake/rows-of-a, in which the row tables lie instead; no "
+        "other site has it (docs/stores.md). lake-dir then has only the worker's locks and notes."
+    )
     commit_table_dir: Path = Setting(_tables_path)(
         "Directory of commit tables (docs/catalog.md), shared by node and Spark executors; "
         "default: data-dir/commit_tables."

@@ -35,6 +35,7 @@ class InfoAnswer(TypedDict):
     kept_after: int
     payload_root: str
     lake_root: str
+    lake_url: str | None
     commit_table_root: str
     reader_table_root: str | None
     log_root: str

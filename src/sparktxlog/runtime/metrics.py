@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from sparktxlog.config.maintenance_times import ends_at
-from sparktxlog.files.stores.counting import RequestCounts
+from sparktxlog.files.stores.counting import RequestCounts, RequestKind
 from sparktxlog.health.verdicts import ClusterState, findings, is_diverged, judge, judge_sites
 from sparktxlog.protocol.messages.view import Phase
 
@@ -121,6 +121,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._stores = list[RequestCounts]()
         self.write_seconds = Histogram(
             "sparktxlog_journal_write_seconds",
             "One group commit of the journal, fsync included.",
@@ -175,8 +176,10 @@ class Metrics:
         ).set_function(ends_at)
 
     def show_requests(self, counts: RequestCounts) -> None:
-        """Show what a bucket was asked for; nodes without one have no such metric."""
-        self.registry.register(_StoreMetrics(counts))
+        """Show what a bucket was asked for, too; nodes without one have no such metric."""
+        if not self._stores:
+            self.registry.register(_StoreMetrics(self._stores))
+        self._stores.append(counts)
 
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""
@@ -186,8 +189,8 @@ class Metrics:
 class _StoreMetrics(Collector):
     """What a provider bills."""
 
-    def __init__(self, counts: RequestCounts) -> None:
-        self._counts = counts
+    def __init__(self, stores: Sequence[RequestCounts]) -> None:
+        self._stores = stores
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return the counters of the moment."""
@@ -201,9 +204,10 @@ class _StoreMetrics(Collector):
             "Bytes that travelled to and from the bucket.",
             labels=["kind"],
         )
-        for kind, one in self._counts.now().items():
-            requests.add_metric([kind.value], one.requests)
-            size.add_metric([kind.value], one.bytes)
+        counts = [store.now() for store in self._stores]
+        for kind in RequestKind:
+            requests.add_metric([kind.value], sum(one[kind].requests for one in counts))
+            size.add_metric([kind.value], sum(one[kind].bytes for one in counts))
         return requests, size
 
 

@@ -362,6 +362,7 @@ class Node:
             "kept_after": base.kept_after.value,
             "payload_root": str(config.payload_dir),
             "lake_root": str(config.lake_dir),
+            "lake_url": config.lake_url,
             "commit_table_root": str(config.commit_table_dir),
             "reader_table_root": None
             if config.reader_table_dir is None

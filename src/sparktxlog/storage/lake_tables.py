@@ -8,12 +8,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
-from sparktxlog.delta.log_files import commit_path, has_log
+from sparktxlog.delta.log_files import TablePlace, has_commit, has_log, store_of
 from sparktxlog.delta.log_segments import Version, read_version
-from sparktxlog.errors import CorruptLogError, StorageError
+from sparktxlog.errors import (
+    BucketMissingError,
+    CorruptLogError,
+    StorageError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+)
+from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.model.tables.commit_table import commit_file_name
 
-#: Distinguishes a commit file from another one in its place: inode, modification time in ns.
-_Stamp = tuple[int, int]
+#: The bucket of all tables; nothing is known of any.
+_AWAY = (BucketMissingError, StoreForbiddenError, StoreUnavailableError)
+
+#: Distinguishes a commit file from another one in its place, and when it was written, in
+#: milliseconds since 1970 UTC.
+_Stamp = tuple[str, int]
 
 
 class LakeTables:
@@ -22,14 +34,15 @@ class LakeTables:
     To open a table takes longer the more files it has, so a version is opened once.
     """
 
-    def __init__(self, lake: Path) -> None:
+    def __init__(self, lake: TablePlace) -> None:
         self._lake = lake
         #: Name → newest version that was read, and its commit file.
         self._known: dict[str, tuple[DeltaTableState, _Stamp]] = {}
 
-    def path(self, name: str) -> Path:
-        """Return the directory of a table."""
-        return self._lake / name
+    def place(self, name: str) -> TablePlace:
+        """Return where a table is."""
+        lake = self._lake
+        return lake / name if isinstance(lake, Path) else PartOfStore(lake, name)
 
     def read(self, name: str) -> DeltaTableState | None:
         """Return a table at its newest version, None = there is none here.
@@ -39,44 +52,47 @@ class LakeTables:
 
         Raises:
             CorruptLogError: The table cannot be read.
+            StorageError: The bucket of the lake cannot be reached.
         """
-        path = self.path(name)
-        if not has_log(path):
-            self._known.pop(name, None)
-            return None
+        place = self.place(name)
         known = self._known.get(name)
         try:
-            if known is not None and self._is_newest(path, *known):
+            if known is not None and self._is_newest(place, *known):
                 return known[0]
-            found = read_version(path)
-            stamp = _stamp(commit_path(path, found.version))
-            state = _state(found, stamp)
+            if not has_log(place):
+                self._known.pop(name, None)
+                return None
+            found = read_version(place)
+            stamp = _stamp(place, found.version)
+            state = None if stamp is None else _state(found, stamp)
+        except _AWAY:
+            raise
         except (StorageError, OSError) as error:
-            if not path.is_dir():
+            if not has_log(place):
                 return None  # its worker has just put it aside
+            url = store_of(place).url
             raise CorruptLogError(
-                f"the table in {path} cannot be read: {error}", path=str(path)
+                f"the table in {url} cannot be read: {error}", path=url
             ) from error
+        if state is None or stamp is None:
+            return None
         self._known[name] = state, stamp
         return state
 
     @staticmethod
-    def _is_newest(path: Path, state: DeltaTableState, stamp: _Stamp) -> bool:
+    def _is_newest(place: TablePlace, state: DeltaTableState, stamp: _Stamp) -> bool:
         """Return whether a version that was read is still there, and is the newest one."""
-        try:
-            is_there = _stamp(commit_path(path, state.version)) == stamp
-        except FileNotFoundError:
-            return False
-        return is_there and not commit_path(path, state.version + 1).exists()
+        is_there = _stamp(place, state.version) == stamp
+        return is_there and not has_commit(place, state.version + 1)
 
 
-def _stamp(path: Path) -> _Stamp:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+def _stamp(place: TablePlace, version: int) -> _Stamp | None:
+    found = store_of(place).find(commit_file_name(version))
+    return None if found is None else (found.mark, int(found.changed_s * 1000))
 
 
 def _state(found: Version, stamp: _Stamp) -> DeltaTableState:
-    written = stamp[1] // 1_000_000
+    written = stamp[1]
     return DeltaTableState(
         version=found.version,
         timestamp=written,

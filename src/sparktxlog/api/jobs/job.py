@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,8 @@ from sparktxlog.http.authorities import trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
 from sparktxlog.tracing import traced_program
-from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.lakes.lake_places import is_in_bucket
+from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,8 @@ class JobContext:
     arguments: argparse.Namespace
     #: Prints a line for people.
     tell: Callable[[str], None] = say
+    #: URLs in stores that the session has to reach, besides those of the arguments.
+    urls: list[str] = field(default_factory=list)
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -60,8 +63,15 @@ class JobContext:
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
         master = self.arguments.master or (None if submitted else "local[*]")
         given = (getattr(self.arguments, name, None) for name in ("stores", "input"))
-        stores = [text for text in given if text]
+        stores = [*filter(None, given), *self.urls]
         return build_session(master, app_name="sparktxlog-worker", stores=stores)
+
+    def lake_of(self, info: NodeInfo) -> str:
+        """Return the lake that the arguments name, or else the node; the session will reach it."""
+        lake = self.arguments.lake or info.lake
+        if is_in_bucket(lake):
+            self.urls.append(lake)
+        return lake
 
     def open_source(self) -> HttpLogSource:
         """Return a new connection to the node that the arguments name.
@@ -82,7 +92,7 @@ def job_context(
     """
     for name, kind in _PLACES.items():
         given = getattr(arguments, name, None)
-        if given is not None:
+        if given is not None and not (name == "lake" and is_in_bucket(given)):
             setattr(arguments, name, kind(local_path(given, name)))
     context = JobContext(arguments=arguments, tell=tell)
     if getattr(arguments, "in_window", False):

@@ -161,8 +161,9 @@ def _adopt_conflict(arguments: argparse.Namespace) -> str:
 LAKE = JobOption(
     flag="--lake",
     kind=str,
-    metavar="PATH",
-    help="Root of the replica's tables; default: the node's.",
+    metavar="PATH|URL",
+    help="Root of the replica's tables, a directory or a prefix in a bucket such as "
+    "s3://bucket/prefix; default: the node's.",
 )
 _TAKE_LAKE = JobOption(
     flag="--take-lake",

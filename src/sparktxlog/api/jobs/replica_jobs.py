@@ -22,10 +22,12 @@ from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, executor_fetcher
+from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
+from sparktxlog.worker.replica.bucket_replica import open_replica
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.table_verification import verify_commit_tables
 
 _logger = logging.getLogger(__name__)
@@ -73,6 +75,8 @@ def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     """
     arguments = context.arguments
     options = CopyOptions(verify=not arguments.no_verify, history=arguments.history, forced=True)
+    with closing(context.open_source()) as source:
+        refuse_in_bucket(context.lake_of(source.info()), "a copy")
     fetchers = executor_fetcher(context.spark, arguments.parts)
     with _applier(context, options, open_fetcher=fetchers) as applier:
         outcome = applier.catch_up(arguments.timeout)
@@ -86,10 +90,11 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     """
     arguments = context.arguments
     with closing(context.open_source()) as source:
-        lake = arguments.lake or source.info().lake_root
+        lake = context.lake_of(source.info())
         rows, commits = source.rows_and_commits([arguments.table], lake)
     if commits:
         return _repair_commit_table(context, commits)
+    refuse_in_bucket(lake, "repair")
     (arguments.table,) = rows
     if arguments.dry_run:
         outcome, applied = _diagnosed(context), None
@@ -122,7 +127,7 @@ def _diagnosed(context: job.JobContext) -> RepairOutcome:
     """Check a table, possibly while a worker runs; nothing is changed."""
     with closing(context.open_source()) as source:
         info = source.info()
-        lake = Path(context.arguments.lake or info.lake_root)
+        lake = Path(context.lake_of(info))
         state = read_state(lake)
         if state is None:
             raise NotAppliedError(f"nothing has been applied in {lake} yet", path=str(lake))
@@ -143,15 +148,18 @@ def _applier(
     at_most: int | None = None,
 ) -> Iterator[Applier]:
     """Lock the replica, with one connection for the log and one for reports."""
-    spark = context.spark  # if it cannot start, that is reported before the replica is locked
     with closing(context.open_source()) as plain, closing(context.open_source()) as reporting:
-        lake = context.arguments.lake or plain.info().lake_root
+        info = plain.info()
+        lake = context.lake_of(info)
+        if copies is not None and copies.forced:
+            refuse_in_bucket(lake, "a copy")
+        spark = context.spark  # if it cannot start, that is reported before the replica is locked
         cut = None if at_most is None else find_cut(plain.document, at_most)
         if cut is not None:
             refuse_beyond(lake, cut)
         follows = getattr(context.arguments, "follow", False)
         source = plain if follows else JobSource(plain.url, plain.token, cut)
-        with closing(source), closing(ReplicaDirectory(lake)) as directory:
+        with closing(source), closing(open_replica(lake, info.lake_root)) as directory:
             yield Applier(
                 spark,
                 source,

@@ -20,6 +20,7 @@ from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.restore_point import keep_hours
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
+from sparktxlog.worker.lakes.lake_places import is_in_bucket, refuse_in_bucket
 from sparktxlog.worker.replica.state import applied_state, read_state
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
@@ -52,7 +53,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     with closing(context.open_source()) as source:
         info = source.info()
         unwanted.check()
-        lake = a.lake or info.lake_root
+        lake = context.lake_of(info)
         log = {} if a.dry_run else source.maintain_log()
         for line in _log_lines(log):
             context.tell(line)
@@ -77,8 +78,13 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             if rows or not a.tables:
                 wanted_here = replace(wanted, tables=rows)
                 may_lack = bool(commit_tables)  # a site may have commit tables only
-                tables = _maintain_row_tables(context, lake, wanted_here, may_lack=may_lack)
+                if is_in_bucket(lake):
+                    say(f"row tables are left as they are: they lie in {lake}")
+                else:
+                    tables = _maintain_row_tables(context, lake, wanted_here, may_lack=may_lack)
         if unwanted.anything:
+            lake = a.lake or info.lake_root
+            refuse_in_bucket(lake, "to empty the attic")
             with one_at_a_time(lake):
                 # Asked again: after the log was shortened, more images may be older than it.
                 site = SiteLog.of(source.document("/v1/info"))
@@ -203,16 +209,18 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
     a, counted, compared = context.arguments, None, None
     commit_tables: tuple[CommitTableResult, ...] = ()
     with closing(context.open_source()) as source:
-        lake, rows, named = "", list[str](), list[str]()
+        lake, locked, rows, named = "", "", list[str](), list[str]()
         if recount:
-            lake = a.lake or source.info().lake_root
+            info = source.info()
+            lake = context.lake_of(info)
+            locked = info.lake_root if is_in_bucket(lake) else lake
             rows, named = source.rows_and_commits(a.table, lake)
         if a.compare:
             compared = compare_sites(source, read_peer_urls(a.peer_url), since=a.since)
         if recount and (named or not a.table):
             commit_tables = verify_commit_tables(source, named)
         if recount and (rows or not named):
-            with one_at_a_time(lake, VERIFICATION):
+            with one_at_a_time(locked, VERIFICATION):
                 counted = _counted(context, source, lake, rows, optional=bool(commit_tables))
     said = [] if compared is None else conclusions(compared, counted)
     return Verified(

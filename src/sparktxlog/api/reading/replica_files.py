@@ -25,7 +25,7 @@ from sparktxlog.api.streams.table_changes import partition_value
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.delta.deletion_vectors import deleted_rows
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
+from sparktxlog.errors import DivergedError, NotAppliedError, NotOfferedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersi
     Raises:
         UnknownTableError: The log has no such table (definite).
         NotAppliedError: No worker has applied it here (definite).
+        NotOfferedError: It lies in a bucket (definite).
     """
     definition = link.table(table_name(name))
     answer = link.get(
@@ -87,6 +88,13 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersi
         raise DivergedError(
             f"table {definition.name!r} of this site stands still: {found['diverged']}",
             hint=f"Repair it: sparktxlog repair {definition.name}.",
+            table=definition.name,
+        )
+    if not str(found["uri"]).startswith("/"):
+        raise NotOfferedError(
+            f"format('txlog') reads no table in a bucket: {definition.name!r} lies in "
+            f"{found['uri']}",
+            hint="Read it by log.table, by SQL, or by its URL.",
             table=definition.name,
         )
     return TableVersion.read(Path(found["uri"]), int(found["version"]))

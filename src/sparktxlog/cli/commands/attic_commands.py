@@ -166,8 +166,11 @@ def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ..
         places = {"lake_root": checked.lake_dir, "log_root": checked.data_dir / "log"}
         places["commit_table_root"] = checked.commit_table_dir
         attics = attics_of(places | {"backup_dir": checked.backup_dir})
+        _say_what_is_in_a_bucket(checked.lake_url)
     else:
-        attics = attics_of(NodeApi(url).get("/v1/info"))
+        info = NodeApi(url).get("/v1/info")
+        attics = attics_of(info)
+        _say_what_is_in_a_bucket(info.get("lake_url"))
     root = _lake_of(attics)
     if not root.is_dir():
         raise InvalidRequestError(
@@ -177,6 +180,15 @@ def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ..
             value=str(root),
         )
     return attics
+
+
+def _say_what_is_in_a_bucket(lake_url: str | None) -> None:
+    if lake_url:
+        typer.echo(
+            f"Row tables lie in {lake_url}: what was dropped of them is below "
+            f"{lake_url}/_sparktxlog/attic/, and not shown here.",
+            err=True,
+        )
 
 
 def _lake_of(attics: tuple[Attic, ...]) -> Path:

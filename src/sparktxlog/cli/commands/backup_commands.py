@@ -395,11 +395,14 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
     All but the lake come from a node that serves it.
     """
     from sparktxlog.worker.backup.commit_table_images import commit_tables_below
+    from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
 
     if config is not None:
         from sparktxlog.config import load_config
 
         checked = load_config(config)
+        if lake is None and checked.lake_url:
+            refuse_in_bucket(checked.lake_url, "backup")
         _say_what_is_in_a_bucket(checked.commit_table_url)
         return _Source(
             lake=lake or checked.lake_dir,
@@ -415,6 +418,8 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
             raise
         info = {}
     root = info.get("lake_root")
+    if lake is None and info.get("lake_url"):
+        refuse_in_bucket(info["lake_url"], "backup")
     if lake is not None and (root is None or Path(root).absolute() != lake.absolute()):
         typer.echo(
             f"No node at {url} serves {lake}, so commit tables are left out.  Add --config or "

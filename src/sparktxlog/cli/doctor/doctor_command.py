@@ -113,21 +113,18 @@ def _examine(path: Path | None, url: str | None, stores: Sequence[str]) -> Itera
 
 
 def _tried(config: NodeConfig | None, stores: Sequence[str]) -> Iterator[Finding]:
-    """Try the bucket of a node, if it has one, and the stores that are named."""
-    own = None if config is None else config.commit_table_url
-    if own is None and not stores:
+    """Try the buckets of a node, if it has some, and the stores that are named."""
+    named = () if config is None else (config.commit_table_url, config.lake_url)
+    own = [url for url in named if url is not None]
+    if not own and not stores:
         return
     from sparktxlog.cli.doctor.store_checks import check_stores
     from sparktxlog.files.stores.store_settings import StoreSettings
     from sparktxlog.runtime.commit_tables.site_places import settings_of_stores
 
-    if config is None:
-        # The library does not look for this variable.
-        allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
-        settings = StoreSettings(allow_http=allow_http)
-    else:
-        settings = settings_of_stores(config)
-    yield from check_stores(dict.fromkeys([own, *stores] if own else stores), settings)
+    environment = StoreSettings.of_environment
+    settings = environment() if config is None else settings_of_stores(config)
+    yield from check_stores(dict.fromkeys([*own, *stores]), settings)
 
 
 def _exposed(config: NodeConfig) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,13 @@ class StoreSettings:
                 key="endpoint",
                 value=self.endpoint,
             )
+
+    @classmethod
+    def of_environment(cls, patience_s: float = 60.0) -> StoreSettings:
+        """Return the settings of a process without a node's file: all by the environment."""
+        # The library itself does not look for this variable.
+        allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
+        return cls(allow_http=allow_http, patience_s=patience_s)
 
     def read_credentials(self, provider: Provider) -> dict[str, str]:
         """Return what the file says: variable, in lower case → value; empty = there is none.

@@ -7,16 +7,17 @@ both kinds (P36).
 from __future__ import annotations
 
 import uuid as uuids
-from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
 from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
-from sparktxlog.errors import CorruptLogError, NameTakenError, RowTableError, UnknownTableError
+from sparktxlog.delta.log_files import TablePlace, store_of
+from sparktxlog.errors import NameTakenError, RowTableError, StorageError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.tables.table import TableDefinition, Tables
+from sparktxlog.runtime.commit_tables.site_places import lake_of
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.lake_tables import LakeTables
 
@@ -40,7 +41,7 @@ class RowTables:
 
     def __init__(self, base: Foundation) -> None:
         self._base = base
-        self._lake = LakeTables(base.config.lake_dir)
+        self._lake = LakeTables(lake_of(base.config, base.metrics))
 
     def named(self, schema: str, name: str) -> TableDefinition | None:
         """Return the row table that has a name, whose case is ignored; None = it has none.
@@ -52,9 +53,9 @@ class RowTables:
             return None
         return Tables.of(master.tables).alike(log_name(schema, name))
 
-    def place(self, definition: TableDefinition) -> Path:
-        """Return the directory of a row table at this site, which may not be there yet."""
-        return self._lake.path(definition.name)
+    def place(self, definition: TableDefinition) -> TablePlace:
+        """Return where a row table is at this site, which may not be there yet."""
+        return self._lake.place(definition.name)
 
     async def load(self, definition: TableDefinition) -> ShownTable:
         """Return a row table as it is applied here.
@@ -62,6 +63,7 @@ class RowTables:
         Raises:
             UnknownTableError: It is not applied at this site yet (definite).
             CorruptLogError: Its Delta table cannot be read.
+            StorageError: The bucket of the lake cannot be reached.
         """
         found = await self._shown(definition)
         if found is None:
@@ -78,7 +80,7 @@ class RowTables:
         """Return a row table for a list, None if it is not applied here, or cannot be read."""
         try:
             return await self._shown(definition)
-        except CorruptLogError as error:  # `load` says why
+        except StorageError as error:  # `load` says why
             _log.warning("row table cannot be listed", table=definition.name, error=str(error))
             return None
 
@@ -115,7 +117,8 @@ class RowTables:
 
     async def _shown(self, definition: TableDefinition) -> ShownTable | None:
         name = definition.name
-        state = await self._base.run_on_files(self._lake.path(name), self._lake.read, name)
+        url = store_of(self._lake.place(name)).url
+        state = await self._base.run_on_files(url, self._lake.read, name)
         if state is None:
             return None
         log_id = self._base.master.view.log_id
@@ -125,7 +128,7 @@ class RowTables:
             name=full_table_name(name),
             # Another one once the table was dropped and is created again.
             uuid=str(uuids.uuid5(uuids.NAMESPACE_URL, key)),
-            location=f"file:{quote(str(self._lake.path(definition.name)))}",
+            location=url if "://" in url else f"file:{quote(url)}",
             placed=state,
             external=NO_COMMITS | ({KEYS: keys} if definition.keys else {}),
         )

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from sparktxlog.config import NodeConfig
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.site_tables import SiteTables
@@ -38,6 +39,24 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     if metrics is not None:
         metrics.show_requests(store.counts)
     return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))
+
+
+def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:
+    """Return where the row tables of a node's site are; no file is looked at.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `places_of`.
+    """
+    if config.lake_url is None:
+        return config.lake_dir
+    from sparktxlog.files.stores.bucket import BucketStore
+    from sparktxlog.files.stores.opening import store_at
+
+    store = store_at(config.lake_url, settings_of_stores(config), field="lake-url")
+    assert isinstance(store, BucketStore), "the setting takes no path"
+    if metrics is not None:
+        metrics.show_requests(store.counts)
+    return store
 
 
 def owner_of_tables(config: NodeConfig) -> str:

@@ -7,6 +7,7 @@ gets the same answer.
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -15,7 +16,7 @@ from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableSt
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.submits.validation import known_table
 from sparktxlog.delta.commit_contents import STORED_NAME
-from sparktxlog.delta.log_files import has_log
+from sparktxlog.delta.log_files import TablePlace, has_log
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, table_name
 from sparktxlog.model.tables.commit_table import CommitTable
@@ -79,7 +80,7 @@ class TableDescriptions:
             properties=dict(table.properties),
             deletion_vectors=table.deletion_vectors,
             is_sync=table.is_sync,
-            location=str(place) if has_log(place) else None,
+            location=_location(place),
             schema_version=table.schema_version,
             version=writes.version,
             last_write=writes.position,
@@ -115,6 +116,13 @@ class TableDescriptions:
     def _is_older(shown: ShownTable, newest: CommitTable | None) -> bool:
         placed = shown.placed
         return placed is not None and newest is not None and placed.version < newest.version
+
+
+def _location(place: TablePlace) -> str | None:
+    """Return where a row table is; a bucket is not asked whether it is there yet."""
+    if isinstance(place, Path):
+        return str(place) if has_log(place) else None
+    return place.url
 
 
 def _column(field: dict[str, Any]) -> Column:

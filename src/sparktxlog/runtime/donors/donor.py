@@ -168,6 +168,12 @@ class Donor:
     async def _report(self, named: bool) -> WorkerReport:
         """Return the report of the present lake; NotFoundError if it must not be a donor."""
         node_id = self._config.node_id
+        if self._config.lake_url is not None:
+            raise NotFoundError(
+                f"the row tables of node {node_id!r} lie in {self._config.lake_url}: no files are "
+                "lent from there",
+                hint="Copy from another site, or replay the log.",
+            )
         own: OwnState | None = await self._run(read_replica_state, self._config.lake_dir)
         # A new lake has another worker; older reports do not describe it.
         newest = self._replicas.own(None if own is None else own.worker_id)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.attic.attic import Attic, Kind, entry_id
 from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
@@ -113,8 +113,13 @@ class AllReplicas:
         Raises:
             InvalidRequestError: It has another lake (definite).
         """
-        given, lake = (report.worker_id, report.lake), self._base.config.lake_dir
+        config = self._base.config
+        given, lake = (report.worker_id, report.lake), config.lake_dir
         if not report.lake or given == self._believed:
+            return
+        if config.lake_url is not None:
+            self._check_bucket(report.lake, config.lake_url)
+            self._believed = given
             return
         is_same = os.path.realpath(report.lake) == os.path.realpath(lake)
         if not is_same and not Path(report.lake).is_dir():
@@ -132,6 +137,17 @@ class AllReplicas:
             field="lake",
             value=report.lake[:200],
         )
+
+    @staticmethod
+    def _check_bucket(given: str, lake: str) -> None:
+        # Hadoop's name for the same scheme.
+        if given.replace("s3a://", "s3://", 1) != lake.replace("s3a://", "s3://", 1):
+            raise InvalidRequestError(
+                f"the worker applies the log to the lake {given[:200]}, and this node shows {lake}",
+                hint="Leave --lake out, or set lake-url of this node to the worker's lake.",
+                field="lake",
+                value=given[:200],
+            )
 
     def accept_foreign_report(self, report: WorkerReport) -> bool:
         """Take a report of a peer's worker; False: its base is not kept here, send it whole."""
@@ -324,12 +340,19 @@ class AllReplicas:
             },
         }
 
-    def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path]:
+    def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path | str]:
         """Return where the tables of a report are now: some may be dropped since (P33)."""
-        lake = self._base.config.lake_dir
-        places = {name: lake / name for name in report.tables}
+        lake, url = self._base.config.lake_dir, self._base.config.lake_url
+        places: dict[str, Path | str] = {
+            name: lake / name if url is None else f"{url}/{name}" for name in report.tables
+        }
         for name, position in self._base.journal.read_drops(report.position).items():
             if name not in places:
+                continue
+            if url is not None:
+                if position <= applied:
+                    entry = entry_id(Kind.DROPPED, name, str(position))
+                    places[name] = f"{url}/_sparktxlog/attic/{entry}/content"
                 continue
             dropped = Attic.of_lake(lake).place(Kind.DROPPED, name, str(position))
             # A worker moves it before it reports that.

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -19,8 +20,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import ApplyError, CopyConflictError
+from sparktxlog.files.stores.store import Store
 from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import active, be_active, marked
@@ -58,13 +61,13 @@ def rows_of_files(
         return DataFrame(log.createDataFrame(snapshot, files, False, nothing), session)
 
 
-def forget_log(session: SparkSession, table: Path) -> None:
+def forget_log(session: SparkSession, table: Path | str) -> None:
     """Make Delta read a log from its files again, because they were written without it."""
     path = _java(session, "org.apache.hadoop.fs.Path")(str(table))
     _java(session, f"{_DELTA}.DeltaLog").invalidateCache(session._jsparkSession, path)
 
 
-def write_checkpoint(session: SparkSession, table: Path) -> None:
+def write_checkpoint(session: SparkSession, table: Path | str) -> None:
     """Let Delta write a checkpoint of a table's newest version.
 
     Raises:
@@ -76,11 +79,20 @@ def write_checkpoint(session: SparkSession, table: Path) -> None:
 
 
 class LogTransaction:
-    """An optimistic transaction over a whole table: begun at its newest version."""
+    """An optimistic transaction over a whole table: begun at its newest version.
 
-    def __init__(self, session: SparkSession, table: Path) -> None:
+    Args:
+        table: As Spark names it.
+        by_hand: The table, if its versions are made by hand: Delta's own commits to a bucket look
+            first and write then, so that of two writers both would make a version.
+    """
+
+    def __init__(
+        self, session: SparkSession, table: Path | str, by_hand: Store | None = None
+    ) -> None:
         self._session = session
         self._table = table
+        self._by_hand = by_hand
         # Delta takes the commit's metadata from the thread's active session.
         be_active(session)
         self._begun = _open(session, table).startTransaction()
@@ -94,14 +106,19 @@ class LogTransaction:
         """Return the `add` actions of live files; one Spark job.
 
         Args:
-            files: Absolute, as `_metadata.file_path` of Spark, without scheme.
+            files: As `_metadata.file_path` of Spark, those of this machine without scheme.
 
         Raises:
             ApplyError: One of them is not live (definite: nothing was changed).
         """
         # As Delta names the directory, which may be without `..` and links of the path given.
-        root = str(_open(self._session, self._table).dataPath().toUri().getPath())
-        paths = {path_of_file(file).removeprefix(f"{root}/") for file in files}
+        data = _open(self._session, self._table).dataPath()
+        is_local = str(data.toUri().getScheme() or "file") == "file"
+        root = str(data.toUri().getPath() if is_local else data.toString())
+        paths = {
+            _without_scheme(path_of_file(file)).removeprefix(f"{_without_scheme(root)}/")
+            for file in files
+        }
         live = DataFrame(self._begun.snapshot().allFiles().toDF(), self._session)
         # Spark shows `ü` where a log may have `%C3%BC`: only names without quoting are compared.
         name = F.url_decode(F.replace("path", F.lit("+"), F.lit("%2B")))
@@ -179,6 +196,8 @@ class LogTransaction:
             CopyConflictError: Another writer committed meanwhile; nothing was committed (definite).
         """
         session = self._session
+        if self._by_hand is not None:
+            return self._committed_by_hand(self._by_hand, actions, own)
         sequence = _actions(session, actions, self._written)
         operation = _scala(session, f"{_DELTA}.DeltaOperations$ManualUpdate")
         try:
@@ -187,11 +206,27 @@ class LogTransaction:
         except (PySparkException, Py4JError) as error:
             if not any(cause in str(error) for cause in _CONFLICTS):
                 raise
-            raise CopyConflictError(
-                f"{self._table} was written by somebody else meanwhile",
-                hint="Nothing was changed; stop other writers of this table.",
-                path=str(self._table),
-            ) from error
+            raise self._conflict() from error
+
+    def _committed_by_hand(self, table: Store, actions: Iterable[Action], own: OwnCommit) -> int:
+        written = (json.loads(made.json()) for made in self._written)
+        info = {
+            "timestamp": time_ns() // 1_000_000,
+            "operation": "Manual Update",
+            "operationParameters": {},
+        }
+        try:
+            commit_by_hand(table, self.version + 1, info, own.to_text(), (*actions, *written))
+        except FileExistsError as error:
+            raise self._conflict() from error
+        return self.version + 1
+
+    def _conflict(self) -> CopyConflictError:
+        return CopyConflictError(
+            f"{self._table} was written by somebody else meanwhile",
+            hint="Nothing was changed; stop other writers of this table.",
+            path=str(self._table),
+        )
 
 
 def removal_of(add: Action, now_ms: int) -> Action:
@@ -216,7 +251,12 @@ def _actions(session: SparkSession, actions: Iterable[Action], written: Iterable
     return _java(session, "org.apache.spark.api.python.PythonUtils").toSeq(listed)
 
 
-def _open(session: SparkSession, table: Path) -> Any:
+def _without_scheme(path: str) -> str:
+    """Return what follows the scheme of a URL: Hadoop has several names for that of a bucket."""
+    return path.partition("://")[2] or path
+
+
+def _open(session: SparkSession, table: Path | str) -> Any:
     return _java(session, f"{_DELTA}.DeltaLog").forTable(session._jsparkSession, str(table))
 
 

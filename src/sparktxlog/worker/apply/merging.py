@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.worker.apply.batches import Piece, TableStage
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from sparktxlog.model.tables.table import TableDefinition
     from sparktxlog.model.transactions.operation import StagedFile
     from sparktxlog.worker.apply.tables import OwnCommit
+    from sparktxlog.worker.lakes.lake import Lake
 
 _logger = logging.getLogger(__name__)
 
@@ -72,13 +74,14 @@ class StageRows:
         self,
         session: SparkSession,
         payload_root: Path,
-        table: Path,
+        lake: Lake,
         definition: TableDefinition,
         stage: TableStage,
     ) -> None:
         self._session = session
         self._root = str(payload_root)
-        self._table = str(table)
+        self._lake = lake
+        self._table = lake.url_of(definition.name)
         self._definition = definition
         self._stage = stage
         self._last: DataFrame | None = None
@@ -120,7 +123,7 @@ class StageRows:
             That change.
         """
         change, removed = self._counted()
-        transaction = LogTransaction(self._session, Path(self._table))
+        transaction = log_transaction(self._session, self._lake, self._definition.name)
         last, rewritten, counting = self._last_operations(), list[Action](), None
         rows, here, gone = self._inserted(last), F.col(GONE_COLUMN), 0
         if last is not None and self._definition.deletion_vectors:
@@ -134,11 +137,7 @@ class StageRows:
         self._write(transaction, rows, rewritten)
         if counting is not None:
             change = change - counting.found(gone)
-        now_ms, mark = time_ns() // 1_000_000, own(change)
-        txn = {"appId": mark.app_id, "version": mark.txn_version, "lastUpdated": now_ms}
-        transaction.commit(
-            [{"txn": txn}, *({"remove": removal_of(add, now_ms)} for add in rewritten)], mark
-        )
+        _commit(transaction, rewritten, own(change))
         return change
 
     def _counted(self) -> tuple[TableSignature, dict[str, int]]:
@@ -260,6 +259,53 @@ class StageRows:
         columns = self._definition.columns
         rows = rows_of(self._session, self._root, columns, pieces, self._stage)
         return with_gone(rows, self._last_operations(), self._definition, self._stage)
+
+
+def remove_matching(
+    session: SparkSession,
+    lake: Lake,
+    definition: TableDefinition,
+    predicate: str | None,
+    own: OwnCommit,
+) -> None:
+    """Commit the removal of the rows that a predicate matches, without Delta's own commit.
+
+    Args:
+        predicate: None = all rows.
+    """
+    transaction = log_transaction(session, lake, definition.name)
+    rewritten = list[Action]()
+    if predicate is not None and definition.deletion_vectors:
+        transaction.remove_rows(transaction.rows_with_place().where(predicate))
+    elif predicate is not None:
+        rows = read_newest(session, lake.url_of(definition.name))
+        rows = rows.select("*", file_uri(rows).alias(URI_COLUMN)).where(predicate)
+        found = rows.select(URI_COLUMN).distinct().collect()
+        rewritten = transaction.adds_of([row[0] for row in found])
+        # Rows for which it is NULL stay.
+        stays = ~F.coalesce(F.expr(predicate), F.lit(False))
+        size = sum(add["size"] for add in rewritten)
+        rows = transaction.rows_of(rewritten).where(stays).coalesce(1 + size // _FILE_BYTES)
+        transaction.write(rows)
+    else:
+        version = transaction.version
+        rewritten = [*LogState.read(lake.table(definition.name), version).adds.values()]
+    _commit(transaction, rewritten, own)
+
+
+def log_transaction(session: SparkSession, lake: Lake, name: str) -> LogTransaction:
+    """Begin a transaction over a table; in a bucket its version is made by hand."""
+    table = lake.table(name)
+    by_hand = None if isinstance(table, Path) else table
+    return LogTransaction(session, lake.url_of(name), by_hand)
+
+
+def _commit(transaction: LogTransaction, rewritten: Sequence[Action], own: OwnCommit) -> None:
+    """Commit what was written, in place of files."""
+    now_ms = time_ns() // 1_000_000
+    txn = {"appId": own.app_id, "version": own.txn_version, "lastUpdated": now_ms}
+    removals = ({"remove": removal_of(add, now_ms)} for add in rewritten)
+    transaction.commit([{"txn": txn}, *removals], own)
 
 
 def _release(checkpointed: DataFrame) -> None:

@@ -1,4 +1,5 @@
-"""Adds staged files to a table: linked into its directory, added by one metadata-only commit.
+"""Adds staged files to a table: linked into its directory, or sent to its bucket, and added by one
+metadata-only commit.
 
 No row is read or rewritten, but each file is compared with its digest in the log, so a damaged file
 is not added.  A hard link costs nothing, and stays when the payload store removes its name; on
@@ -27,10 +28,10 @@ from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
 from sparktxlog.errors import ApplyError, ManifestMismatchError
 from sparktxlog.files.arrivals import check_bytes
-from sparktxlog.files.durability import link_new
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.tables import OwnCommit
+from sparktxlog.worker.lakes.lake import Lake
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
@@ -43,11 +44,11 @@ class Placer:
     """Adds files to the tables of a lake.
 
     Args:
-        lake: Root of the replica's tables.
+        lake: Of the replica's tables.
         payload_root: Payload store that node and worker share.
     """
 
-    def __init__(self, lake: Path, payload_root: Path) -> None:
+    def __init__(self, lake: Lake, payload_root: Path) -> None:
         self.lake = lake
         self.payload_root = payload_root
 
@@ -58,9 +59,9 @@ class Placer:
         own: OwnCommit,
         examined: int,
     ) -> int:
-        """Link files into their table and add them in one commit; return the table's version.
+        """Bring files into their table and add them in one commit; return the table's version.
 
-        It may be repeated after a crash before the commit: existing links are kept.
+        It may be repeated after a crash before the commit: files that are there are kept.
 
         **After calling** settle the version.
 
@@ -70,10 +71,11 @@ class Placer:
         Raises:
             ApplyError: A file is missing from the payload store, or is not what its manifest says
                 (definite: the table is as before).
+            FileExistsError: In a bucket: somebody committed meanwhile (definite).
         """
-        table = self.lake / definition.name
+        table = self.lake.table(definition.name)
         with ThreadPoolExecutor(_PARALLEL_FILES, "placing") as threads:
-            actions = list(threads.map(partial(self._link, table), files))
+            actions = list(threads.map(partial(self._bring, definition.name), files))
         actions.append({"txn": {"appId": own.app_id, "version": own.txn_version}})
         info = {
             "timestamp": time.time_ns() // 1_000_000,
@@ -86,45 +88,34 @@ class Placer:
                 commit_by_hand(table, version, info, own.to_text(), actions)
                 break
             except FileExistsError:
+                # A worker that was overtaken must not add the files once more.
+                if not isinstance(table, Path):
+                    raise
                 # Somebody committed: what it was is examined after the step.
                 version += 1
-        properties = dict(definition.properties)
-        if version % int(properties.get("delta.checkpointInterval", _CHECKPOINT_EVERY)) == 0:
-            cleans = properties.get("delta.enableExpiredLogCleanup") != "false"
+        if isinstance(table, Path) and is_checkpoint_due(definition, version):
+            cleans = dict(definition.properties).get("delta.enableExpiredLogCleanup") != "false"
             write_classic(table, cleans=cleans)
         return version
 
-    def _link(self, table: Path, file: StagedFile) -> dict[str, Any]:
+    def _bring(self, name: str, file: StagedFile) -> dict[str, Any]:
         path = placed_path(file)
-        source, target = self.payload_root / file.path, table / path
-        while True:
-            try:
-                fresh = link_new(source, target)
-            except FileNotFoundError as error:
-                raise ApplyError(
-                    f"payload file {source} is missing",
-                    hint="Node and worker must share the payload store, "
-                    "and it must hold what was not applied yet.",
-                    path=str(source),
-                ) from error
-            try:
-                check_payload(file, target)
-                break
-            except ApplyError:
-                target.unlink(missing_ok=True)
-                # A file that a crash left was damaged; the payload store may have a good one.
-                if fresh:
-                    raise
-        status = target.stat()
+        changed_ms = self.lake.bring(name, path, file, self.payload_root / file.path)
         add = {
             "path": path_in_log(path),
             "partitionValues": file.partition or {},
             "size": file.size_bytes,
-            "modificationTime": status.st_mtime_ns // 1_000_000,
+            "modificationTime": changed_ms,
             "dataChange": True,
             "stats": file.stats or json.dumps({"numRecords": file.rows}),
         }
         return {"add": add}
+
+
+def is_checkpoint_due(definition: TableDefinition, version: int) -> bool:
+    """Return whether a table's properties want a checkpoint of a version."""
+    interval = dict(definition.properties).get("delta.checkpointInterval", _CHECKPOINT_EVERY)
+    return version % int(interval) == 0
 
 
 def placed_path(file: StagedFile) -> str:

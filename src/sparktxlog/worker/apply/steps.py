@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -22,21 +22,29 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.commit_files import read_actions
-from sparktxlog.delta.log_files import commit_path, has_commit, last_number, newest_version
-from sparktxlog.errors import ApplyError, DiskFullError, DivergedError, StorageError, first_lines
+from sparktxlog.delta.log_files import TablePlace, has_commit, last_number, newest_version
+from sparktxlog.errors import (
+    ApplyError,
+    BucketMissingError,
+    DiskFullError,
+    DivergedError,
+    LockedError,
+    StorageError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+    first_lines,
+)
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
-from sparktxlog.worker.apply.deltalog import forget_log
+from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
 from sparktxlog.worker.apply.fold import rows_of, signatures_of
-from sparktxlog.worker.apply.merging import StageRows
-from sparktxlog.worker.apply.placing import Placer, check_payload
-from sparktxlog.worker.apply.settling import settle, undo_torn
+from sparktxlog.worker.apply.merging import StageRows, remove_matching
+from sparktxlog.worker.apply.placing import Placer, check_payload, is_checkpoint_due
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
@@ -46,6 +54,7 @@ from sparktxlog.worker.apply.tables import (
     read_commit,
 )
 from sparktxlog.worker.apply.worker_session import marked, read_newest, tagged
+from sparktxlog.worker.lakes.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +63,15 @@ _logger = logging.getLogger(__name__)
 
 #: System errors of a full disk, and of a full quota.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+#: What is wrong with the whole lake, and with no table.
+_OF_THE_LAKE = (
+    BucketMissingError,
+    DiskFullError,
+    LockedError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+)
 
 #: Signatures of appended rows that carry no claim, by `<table>/<index of the stage>`.
 Counted = Mapping[str, TableSignature]
@@ -83,7 +101,7 @@ class TableSteps:
 
     Args:
         session: The worker's separate session.
-        lake: Root of the replica's tables.
+        lake: Of the replica's tables.
         payload_root: Payload store that node and worker share.
         log_id: Of the log; names the worker's commits.
         tell: Called before each step of a table.
@@ -92,7 +110,7 @@ class TableSteps:
     def __init__(
         self,
         session: SparkSession,
-        lake: Path,
+        lake: Lake,
         payload_root: Path,
         log_id: str,
         tell: Callable[[str, Step], None] = lambda table, step: None,
@@ -103,8 +121,8 @@ class TableSteps:
         self._log_id = log_id
         self._tell = tell
         self._placer = Placer(lake, payload_root)
-        #: Table → version, inode and time of the newest commit that was examined.
-        self._examined: dict[str, tuple[int, int, int]] = {}
+        #: Table → what distinguishes the newest commit that was examined.
+        self._examined: dict[str, Hashable] = {}
         #: Tables that were checked for torn commits; a living process leaves none.
         self._looked_at: set[str] = set()
 
@@ -119,13 +137,13 @@ class TableSteps:
         name, recorded = progress.name, progress.recorded
         if name not in self._looked_at:
             with failures_named(name):
-                if undo_torn(self._lake / name, recorded, self._log_id, batch, name):
-                    forget_log(self._session, self._lake / name)
+                if self._lake.undo_torn(name, recorded, self._log_id, batch):
+                    forget_log(self._session, self._lake.url_of(name))
             self._looked_at.add(name)
         progress.version, own = self._examine(progress, batch)
         if progress.version > recorded:
             with failures_named(name):
-                settle(self._lake / name, recorded + 1, progress.version, found=True)
+                self._lake.settle(name, recorded + 1, progress.version, found=True)
         if own is not None:
             progress.done = own.step
             progress.signature = TableSignature.from_text(own.signature)
@@ -144,9 +162,9 @@ class TableSteps:
         Raises:
             ApplyError: A step failed; the next call goes on there.
         """
-        name, table = plan.table, self._lake / plan.table
+        name, table = plan.table, self._lake.table(plan.table)
         assert plan.dropped is not None
-        if not os.path.lexists(table) or (resumed and not _is_former(table, batch, self._log_id)):
+        if not self._lake.has(name) or (resumed and not _is_former(table, batch, self._log_id)):
             return
         if sound:
             try:
@@ -158,15 +176,10 @@ class TableSteps:
             except DivergedError as error:
                 _logger.warning("%s; it is dropped as it is", error)
         with failures_named(name):
-            aside = Attic.of_lake(self._lake).put(
-                table,
-                kind=Kind.DROPPED,
-                table=name,
-                mark=str(plan.dropped),
-                why=f"the log drops it at position {plan.dropped}",
-            )
-            forget_log(self._session, table)
-        _logger.info("table %s is dropped at %d; its files: %s", name, plan.dropped, aside.path)
+            why = f"the log drops it at position {plan.dropped}"
+            aside = self._lake.set_aside(name, str(plan.dropped), why)
+            forget_log(self._session, self._lake.url_of(name))
+        _logger.info("table %s is dropped at %d; its files: %s", name, plan.dropped, aside)
 
     def count_unclaimed(self, batch: Batch, working: Mapping[str, TableProgress]) -> Counted:
         """Count appended rows for which no submitter gave a claim; at most one Spark job."""
@@ -191,14 +204,14 @@ class TableSteps:
             DivergedError: Somebody else wrote to the table meanwhile (definite).
             ApplyError: A step failed; those before it stand, and are not done again.
         """
-        name, table = plan.table, self._lake / plan.table
+        name = plan.table
         with failures_named(name):
             for stage, group in groupby(plan.steps(), key=lambda step: step.stage):
                 steps = [step for step in group if step.number > progress.done]
                 self._check_payloads(steps)
                 appended = _appended(stage, counted.get(f"{name}/{stage.index}"))
                 with StageRows(
-                    self._session, self._payload_root, table, progress.definition, stage
+                    self._session, self._payload_root, self._lake, progress.definition, stage
                 ) as rows:
                     for step in steps:
                         if step.number <= progress.done:
@@ -231,11 +244,11 @@ class TableSteps:
         self, progress: TableProgress, batch: Batch | None
     ) -> tuple[int, OwnCommit | None]:
         name, recorded = progress.name, progress.recorded
-        table = self._lake / name
-        if self._examined.get(name) != _identity(table, recorded):
+        table = self._lake.table(name)
+        if self._examined.get(name) != self._lake.identity(name, recorded):
             check_recorded(table, recorded, self._log_id, name)
         newest, own = own_progress(table, recorded, self._log_id, batch, name)
-        self._examined[name] = _identity(table, newest)
+        self._examined[name] = self._lake.identity(name, newest)
         return newest, own
 
     def run_step(
@@ -252,7 +265,7 @@ class TableSteps:
             rows: Of the step's stage.
             appended: Signature of appended files that the step takes in as a whole.
         """
-        table = self._lake / progress.name
+        table, url = self._lake.table(progress.name), self._lake.url_of(progress.name)
         version, before = progress.version, progress.signature + appended
 
         def own(after: TableSignature) -> OwnCommit:
@@ -269,16 +282,15 @@ class TableSteps:
                 assert change is not None
                 after = before
                 if change.changes_hashes:
-                    after = self._recounted(table, progress.definition, change)
+                    after = self._recounted(url, progress.definition, change)
                 alter_table(table, version, progress.definition, change, own(after))
             elif step.kind is StepKind.CLEAR:
                 after, predicate = EMPTY_SIGNATURE, None
                 if step.stage.clear is Clear.MATCHING:
                     predicate = step.stage.predicate
-                    gone = read_newest(self._session, str(table)).where(predicate)
+                    gone = read_newest(self._session, url).where(predicate)
                     after = before - signature_of(gone, progress.definition)
-                with marked(self._session, own(after)):
-                    DeltaTable.forPath(self._session, str(table)).delete(predicate)
+                self._clear(progress.definition, predicate, own(after))
             elif step.kind is StepKind.MERGE:
                 after = before + rows.commit(lambda change: own(before + change))
             else:
@@ -287,23 +299,32 @@ class TableSteps:
                 self._placer.place(progress.definition, files, own(after), version)
         progress.version = newest_version(table, version)
         # The next step must not be durable before this one.
-        settle(table, version + 1, progress.version)
+        self._lake.settle(progress.name, version + 1, progress.version)
         progress.signature, progress.done = after, step.number
+        if not isinstance(table, Path) and is_checkpoint_due(progress.definition, progress.version):
+            # On a disk delta-rs writes those of placed files, and Delta those of its own commits.
+            write_checkpoint(self._session, url)
 
-    def _recounted(
-        self, table: Path, before: TableDefinition, change: TableChange
-    ) -> TableSignature:
+    def _clear(self, definition: TableDefinition, predicate: str | None, own: OwnCommit) -> None:
+        name = definition.name
+        if not isinstance(self._lake.table(name), Path):
+            remove_matching(self._session, self._lake, definition, predicate, own)
+            return
+        with marked(self._session, own):
+            DeltaTable.forPath(self._session, self._lake.url_of(name)).delete(predicate)
+
+    def _recounted(self, url: str, before: TableDefinition, change: TableChange) -> TableSignature:
         """Count the rows of a table as they are after a change, by a full scan."""
         after, renamed = change.applied_to(before), dict(change.rename)
         kept = [column.name for column in before.columns if column.name not in change.drop]
-        rows = read_newest(self._session, str(table)).select(
+        rows = read_newest(self._session, url).select(
             *[F.col(quoted_name(name)).alias(renamed.get(name, name)) for name in kept],
             *[F.lit(None).alias(column.name) for column in change.add],
         )
         return signature_of(rows, after)
 
 
-def _is_former(table: Path, batch: Batch, log_id: str) -> bool:
+def _is_former(table: TablePlace, batch: Batch, log_id: str) -> bool:
     """Return whether a directory is not that of a table which the batch itself created."""
     actions = read_actions(table, 0) if has_commit(table, 0) else None
     if actions is None:
@@ -314,26 +335,19 @@ def _is_former(table: Path, batch: Batch, log_id: str) -> bool:
     return own is None or (own.log_id, own.last_position) != (log_id, batch.last)
 
 
-def _identity(table: Path, version: int) -> tuple[int, int, int]:
-    """Return what distinguishes a version's commit from that of a replaced table."""
-    try:
-        status = commit_path(table, version).stat()
-    except FileNotFoundError:
-        return version, 0, 0
-    return version, status.st_ino, status.st_mtime_ns
-
-
 @contextmanager
 def failures_named(table: str) -> Iterator[None]:
     """Convert errors of Spark, delta-rs and the disk into one that names the table.
 
     Raises:
         DiskFullError: No space is left (definite); nothing of the table has to be repaired.
+        LockedError: Another worker has the lake (definite).
+        StoreUnavailableError, StoreForbiddenError, BucketMissingError: The bucket of all tables.
         ApplyError: All else.
     """
     try:
         yield
-    except DiskFullError:
+    except _OF_THE_LAKE:
         raise
     except (PySparkException, Py4JError, DeltaError, StorageError, OSError) as error:
         text = first_lines(error)

@@ -57,6 +57,7 @@ from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_na
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.local_replica import inline_extent
@@ -410,7 +411,8 @@ class TableRepair:
 
     def _replay(self, name: str) -> None:
         """Apply the log to one table, up to the replica's position."""
-        steps = TableSteps(self.session, self.lake, Path(self.info.payload_root), self.state.log_id)
+        lake, payloads = DiskLake(self.lake), Path(self.info.payload_root)
+        steps = TableSteps(self.session, lake, payloads, self.state.log_id)
         while self.state.tables[name].position < self.state.position:
             self._replay_batch(name, steps)
 

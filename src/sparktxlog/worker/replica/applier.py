@@ -33,6 +33,7 @@ from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
+from sparktxlog.worker.lakes.lake_places import is_in_bucket, refuse_in_bucket
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.repair.stopped_tables import repair_stopped
 from sparktxlog.worker.replica.batch_watch import BatchWatch
@@ -42,7 +43,7 @@ from sparktxlog.worker.replica.replays import ReplayRecords
 from sparktxlog.worker.replica.replica_driver import POLL_S, ReplicaDriver
 from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail
-from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaHome, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
 from sparktxlog.worker.verify.verify import recount
 
@@ -101,7 +102,7 @@ class Applier:
         self,
         spark: SparkSession,
         source: HttpLogSource,
-        directory: ReplicaDirectory,
+        directory: ReplicaHome,
         *,
         reporting: HttpLogSource | None = None,
         copies: CopyOptions | None = None,
@@ -116,18 +117,20 @@ class Applier:
         self._session = applier_session(spark)
         watch = BatchWatch()
         self._replica = Replica(self._session, directory, self.info, watch)
-        here = self.state.of_site(self.info.node_id, directory.lake, takes=takes_lake)
+        lake = directory.place.url
+        here = self.state.of_site(self.info.node_id, lake, takes=takes_lake)
         if here != self.state:
             directory.save(here)
             self._replica.state = here
-        lake = str(directory.lake)
         self._reporter = Reporter(reporting or source, self.info.node_id, watch.now, lake)
         self._beats = reporting is not None
         self._batches = 0
         self._transactions = 0
         self._started = monotonic()
-        self._copies = copies
-        self._replays_anyway = replays_anyway
+        in_bucket = is_in_bucket(directory.place.url)
+        #: In a bucket the log is replayed, whatever the node prefers: copies are of files.
+        self._copies = None if in_bucket else copies
+        self._replays_anyway = replays_anyway or in_bucket
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
         self._repaired: list[RepairOutcome] = []
@@ -148,7 +151,7 @@ class Applier:
         self._at_hand = LogTail(position=0, log_id="", epoch=0)
         self._pace: ReplayCost | None = None
         # A copy that an operator asked for may replace a replica of another log.
-        replaces = copies is not None and copies.forced and bool(self.state.log_id)
+        replaces = self._copies is not None and self._copies.forced and bool(self.state.log_id)
         if self.state.copying is None and not replaces:
             self._replica.check_log_id(self.info.log_id)
             self._replica.state = replace(self.state, log_id=self.info.log_id)
@@ -271,7 +274,7 @@ class Applier:
         if self.state.copying is not None and not self.state.copying.swapped:
             # No table was replaced yet, and the node prefers a replay now.
             self._replica.state = replace(self.state, copying=None)
-            remove_workspaces(self.directory.lake)
+            remove_workspaces(self._on_disk("a copy").lake)
         self._at_hand, self._pace = tail, None
         self._replays.begin(tail, self.state.worker_id, self.state.position, self._transactions)
         try:
@@ -315,14 +318,28 @@ class Applier:
                 self.report()
 
     def _table_repair(self) -> TableRepair:
+        directory = self._on_disk("repair")
         return TableRepair(
             session=self._session,
             source=self.source,
-            lake=self.directory.lake,
+            lake=directory.lake,
             state=self.state,
             info=self.info,
-            directory=self.directory,
+            directory=directory,
         )
+
+    def _on_disk(self, what: str) -> ReplicaDirectory:
+        """Return the replica's directory.
+
+        Args:
+            what: Is not offered elsewhere, as the subject of a sentence.
+
+        Raises:
+            NotOfferedError: It lies in a bucket (definite).
+        """
+        refuse_in_bucket(self.directory.place.url, what)
+        assert isinstance(self.directory, ReplicaDirectory)
+        return self.directory
 
     # --- what the driver calls ------------------------------------------------------------------
 
@@ -423,7 +440,7 @@ class Applier:
         return ReplicaCopy(
             self._session,
             self.source,
-            self.directory,
+            self._on_disk("a copy"),
             self.state,
             self.info,
             report=self._reporter.report,
@@ -510,7 +527,7 @@ class Applier:
         return self._count(applier_session(self._session), state, [table])
 
     def _count(self, session: SparkSession, state: ReplicaState, tables: Iterable[str]) -> Recount:
-        return recount(session, self.directory.lake, state, self.info.node_id, tables)
+        return recount(session, self.directory.place, state, self.info.node_id, tables)
 
     def _recount_and_copy(self) -> None:
         """Recount and copy if the node's last answer asks for it."""

@@ -55,7 +55,7 @@ from sparktxlog.worker.apply.steps import Counted, TableProgress, TableSteps
 from sparktxlog.worker.replica.batch_watch import BatchWatch
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
-    ReplicaDirectory,
+    ReplicaHome,
     ReplicaState,
     ReplicaTable,
 )
@@ -83,13 +83,12 @@ class Replica:
     def __init__(
         self,
         session: SparkSession,
-        directory: ReplicaDirectory,
+        directory: ReplicaHome,
         info: NodeInfo,
         watch: BatchWatch,
     ) -> None:
         self._watch = watch
         self.directory = directory
-        self.lake = directory.lake
         self.state: ReplicaState = directory.load()
         self._session = session
         self._node_id = info.node_id
@@ -344,7 +343,7 @@ class Replica:
         """Return what makes the commits; one object for all batches, as it keeps tables open."""
         if self._steps is None:
             self._steps = TableSteps(
-                self._session, self.lake, self._payload_root, log_id, self._watch.step
+                self._session, self.directory.place, self._payload_root, log_id, self._watch.step
             )
         return self._steps
 

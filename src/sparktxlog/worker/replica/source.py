@@ -37,7 +37,7 @@ from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCh
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
-from sparktxlog.worker.replica.state import read_state
+from sparktxlog.worker.replica.state import ReplicaState, read_state
 
 T = TypeVar("T")
 
@@ -69,6 +69,8 @@ class NodeInfo:
     payload_root: str
     lake_root: str
     signature_interval: int
+    #: The prefix in a bucket that has the row tables instead; None = none.
+    lake_url: str | None = None
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
@@ -88,6 +90,11 @@ class NodeInfo:
     worker_token_file: str = ""
     #: Whether scheduled upkeep may run now.
     maintenance_open: bool = True
+
+    @property
+    def lake(self) -> str:
+        """Where the row tables are: a directory, or the URL of a bucket."""
+        return self.lake_url or self.lake_root
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,20 +186,23 @@ class HttpLogSource(Http):
             UnknownTableError: It is neither, or a row table that the replica in the lake does not
                 have (definite).
         """
-        state, rows, commits = read_state(lake), list[str](), list[str]()
+        state: ReplicaState | None = None
+        rows, commits = list[str](), list[str]()
         for name in names:
             path = f"/v1/descriptions/{quote(name, safe='')}"
             found = self._call(TableDescription, "GET", path)
             if found.kind is TableKind.COMMIT_TABLE:
                 commits.append(found.name)
-            elif state is not None and found.name not in state.tables:
+                continue
+            state = state or read_state(lake)
+            if state is not None and found.name not in state.tables:
                 raise UnknownTableError(
                     f"this site's replica has no row table {found.name!r} yet",
                     hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
                     table=found.name,
                 )
-            else:  # without a state, its reader says that nothing was applied
-                rows.append(found.name)
+            # Without a state, its reader says that nothing was applied.
+            rows.append(found.name)
         return rows, commits
 
     def report(self, report: WorkerReport) -> Answer:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -22,6 +23,7 @@ from sparktxlog.errors import (
     InvalidRequestError,
     LockedError,
     NotAppliedError,
+    ObjectMissingError,
 )
 from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.model.ids import local_path
@@ -31,6 +33,9 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.cutting import Cut
+from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.lake import Lake
+from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 
 #: Directory of the worker's own files inside the lake; Delta ignores the leading underscore.
 STATE_DIRECTORY = "_sparktxlog"
@@ -166,7 +171,7 @@ class ReplicaState:
             cut=cut or self.cut,
         )
 
-    def of_site(self, node_id: str, lake: Path, *, takes: bool = False) -> ReplicaState:
+    def of_site(self, node_id: str, lake: str, *, takes: bool = False) -> ReplicaState:
         """Return the state as that of a site's replica.
 
         Args:
@@ -178,7 +183,7 @@ class ReplicaState:
         if self.node_id in ("", node_id):
             return replace(self, node_id=node_id)
         if takes:
-            return replace(self, node_id=node_id, worker_id=_new_worker())
+            return replace(self, node_id=node_id, worker_id=new_worker())
         raise InvalidRequestError(
             f"the replica in {lake} is that of site {self.node_id!r}, and the node that was named "
             f"is site {node_id!r}: one lake would count as two sites",
@@ -204,6 +209,30 @@ class ReplicaState:
         return {name: table.diverged for name, table in self.tables.items() if table.diverged}
 
 
+class ReplicaHome(Protocol):
+    """Where a replica is, owned by this process while it is open."""
+
+    @property
+    def place(self) -> Lake:
+        """Its tables."""
+
+    @property
+    def own(self) -> Path:
+        """Directory of this machine for the worker's own files."""
+
+    def load(self) -> ReplicaState:
+        """Read the state; a fresh replica gets an id and stands at position 0."""
+
+    def save(self, state: ReplicaState) -> None:
+        """Replace the state durably."""
+
+    def on_close(self, release: Callable[[], None]) -> None:
+        """Call `release` in `close`, before the replica's lock is released."""
+
+    def close(self) -> None:
+        """Release the replica."""
+
+
 class ReplicaDirectory:
     """The lake of a replica, locked by this process while it is open.
 
@@ -218,16 +247,9 @@ class ReplicaDirectory:
 
     def __init__(self, lake: str | Path) -> None:
         self.lake = Path(local_path(str(lake), "lake")).absolute()
+        self.place = DiskLake(self.lake)
         self.own = self.lake / STATE_DIRECTORY
-        try:
-            self._lock = DirectoryLock(self.own)
-        except LockedError as error:
-            holder = error.fields["pid"] or "unknown"
-            raise LockedError(
-                f"the replica in {self.lake} is owned by another worker (process {holder})",
-                hint="One worker writes a replica; stop that one first.",
-                path=str(self.lake),
-            ) from error
+        self._lock = lock_of_worker(self.own, str(self.lake))
         self._releases: list[Callable[[], None]] = []
 
     def load(self) -> ReplicaState:
@@ -245,7 +267,7 @@ class ReplicaDirectory:
         found = read_state(self.lake)
         if found is not None:
             return found
-        state = ReplicaState(worker_id=_new_worker())
+        state = ReplicaState(worker_id=new_worker())
         self.save(state)
         return state
 
@@ -271,28 +293,65 @@ class ReplicaDirectory:
         self._lock.release()
 
 
-def _new_worker() -> str:
+def new_worker() -> str:
+    """Return an id for the worker of a new replica."""
     return uuid.uuid4().hex[:12]
+
+
+def lock_of_worker(own: Path, lake: str) -> DirectoryLock:
+    """Lock a worker's own directory; it is made if missing.
+
+    Raises:
+        LockedError: Another worker owns the replica (definite).
+    """
+    try:
+        return DirectoryLock(own)
+    except LockedError as error:
+        holder = error.fields["pid"] or "unknown"
+        raise LockedError(
+            f"the replica in {lake} is owned by another worker (process {holder})",
+            hint="One worker writes a replica; stop that one first.",
+            path=lake,
+        ) from error
 
 
 def read_state(lake: str | Path) -> ReplicaState | None:
     """Read a replica's state without its lock; None = no worker has run here.
 
+    Args:
+        lake: A directory, or the URL of a bucket, which is reached as the environment says.
+
     Raises:
         CorruptLogError: The file is damaged.
+        StorageError: As `Store`, in a bucket.
     """
+    if is_in_bucket(lake):
+        store, key = bucket_at(str(lake)), f"{STATE_DIRECTORY}/state.json"
+        try:
+            return decoded_state(store.read(key), store.url_of(key))
+        except ObjectMissingError:
+            return None
     path = Path(lake) / STATE_DIRECTORY / "state.json"
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
+    return decoded_state(content, str(path))
+
+
+def decoded_state(content: bytes, path: str) -> ReplicaState:
+    """Return the state that bytes say.
+
+    Raises:
+        CorruptLogError: They are damaged (definite).
+    """
     try:
         return msgspec.json.decode(content, type=ReplicaState)
     except msgspec.MsgspecError as error:
         raise CorruptLogError(
             f"the replica's state {path} cannot be read: {error}",
             hint="Restore the file, or remove the lake and let the worker replay the log.",
-            path=str(path),
+            path=path,
         ) from error
 
 

@@ -30,6 +30,8 @@ from sparktxlog.storage.commit_tables.twin import (
     extend_plain_twin,
     make_plain_twin,
 )
+from sparktxlog.worker.lakes.bucket_lake import attic_key
+from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
 
 #: Waits until this site's worker has applied a position, or a receipt.
 Applied = Callable[[int | Receipt], object]
@@ -122,11 +124,17 @@ def _of_rows(
     drop_rows: Callable[[str], Receipt],
     applied: Applied,
 ) -> Release:
+    info = node.get("/v1/info")
     if target is not None:
+        refuse_in_bucket(
+            info.get("lake_url") or info["lake_root"],
+            "table release into a directory",
+            "Release it without a path: it is dropped, and its files stay in the bucket's attic.",
+        )
         applied(table.last_write or table.position)
     receipt = drop_rows(table.name)
     assert receipt.position is not None, "a drop is ordered"
-    attic = Attic.of_lake(Path(node.get("/v1/info")["lake_root"]))
+    attic = Attic.of_lake(Path(info["lake_root"]))
     dropped = (Kind.DROPPED, table.name, str(receipt.position))
     if target is not None:
         applied(receipt)
@@ -140,6 +148,8 @@ def _of_rows(
             )
         attic.restore(found, target)
     place = str(target or attic.place(*dropped))
+    if url := info.get("lake_url"):
+        place = f"{url}/{attic_key(table.name, str(receipt.position))}"
     return Release(table=table.name, path=place, dropped=True, position=receipt.position)
 
 

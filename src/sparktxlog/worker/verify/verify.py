@@ -13,7 +13,6 @@ The result goes to the replica's node, which then plans a repair of this replica
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,9 +25,16 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import live_files
-from sparktxlog.errors import StorageError, first_lines
+from sparktxlog.delta.log_files import TablePlace, store_of
+from sparktxlog.errors import (
+    ObjectMissingError,
+    StorageError,
+    StoreUnavailableError,
+    first_lines,
+)
+from sparktxlog.files.foreign_files import digest_of
+from sparktxlog.files.stores.store import Store
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.transactions.operation import StagedFile
@@ -38,6 +44,8 @@ from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, ro
 from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
 from sparktxlog.worker.apply.worker_session import applier_session, read_version, tagged
+from sparktxlog.worker.lakes.lake import Lake
+from sparktxlog.worker.lakes.lake_places import lake_at
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
 from sparktxlog.worker.verify.table_verification import verdict_lines
@@ -131,8 +139,7 @@ def verify_replica(
     Raises:
         NotAppliedError: No worker has ever applied anything here (definite).
     """
-    lake = Path(lake)
-    state = applied_state(lake)
+    state, found_at = applied_state(lake), lake_at(lake)
     info = source.info()
     session = applier_session(spark)
     others = {
@@ -141,14 +148,14 @@ def verify_replica(
         for replica in source.replicas()
         if replica["position"] == state.position and replica["node_id"] != info.node_id
     }
-    search = _Search(session, source, Path(info.payload_root), lake, state.position)
+    search = _Search(session, source, Path(info.payload_root), found_at, state.position)
     findings = []
     for name in sorted((set(tables) or state.tables.keys()) & state.tables.keys()):
         table = state.tables[name]
         reported = {
             node: shown[name]["signature"] for node, shown in others.items() if name in shown
         }
-        if (counted := _count_table(session, lake / name, table)) is not None:
+        if (counted := _count_table(session, found_at, table)) is not None:
             found, files, failure = counted
             findings.append(search.explain(found, table, files, failure, reported))
     answer = source.take_recount(_recount_of(state, info.node_id, findings))
@@ -163,7 +170,7 @@ def verify_replica(
 
 
 def recount(
-    session: SparkSession, lake: Path, state: ReplicaState, node_id: str, tables: Iterable[str]
+    session: SparkSession, lake: Lake, state: ReplicaState, node_id: str, tables: Iterable[str]
 ) -> Recount:
     """Recount tables of a replica at their recorded versions.
 
@@ -175,7 +182,7 @@ def recount(
     """
     findings = []
     for name in sorted({*tables} & state.tables.keys()):
-        result = _count_table(session, lake / name, state.tables[name])
+        result = _count_table(session, lake, state.tables[name])
         if result is None:
             continue
         found, _, failure = result
@@ -221,13 +228,13 @@ def recount_tables(
     session, found = applier_session(spark), {}
     recorded = applied_state(lake).tables if tables is None else tables
     for name, table in sorted(recorded.items()):
-        counted = count_rows(session, Path(lake) / name, table)
+        counted = count_rows(session, lake_at(lake).url_of(name), table)
         if counted != table.signature:
             found[name] = (table.signature.to_text(), counted.to_text())
     return found
 
 
-def count_rows(session: SparkSession, path: Path, table: ReplicaTable) -> TableSignature:
+def count_rows(session: SparkSession, path: Path | str, table: ReplicaTable) -> TableSignature:
     """Count a table's recorded version by a full scan; tags Spark's jobs and logs progress.
 
     Raises:
@@ -242,7 +249,7 @@ def count_rows(session: SparkSession, path: Path, table: ReplicaTable) -> TableS
 
 
 def _count_table(
-    session: SparkSession, path: Path, table: ReplicaTable
+    session: SparkSession, lake: Lake, table: ReplicaTable
 ) -> tuple[TableFinding, dict[str, int], str] | None:
     """Count a table's recorded version, and name its damaged files.
 
@@ -250,17 +257,18 @@ def _count_table(
         The finding, the version's data files with their sizes, and why the scan failed, which alone
         proves nothing.  None: a worker dropped the table meanwhile, so this may be another one.
     """
-    drops = _drops_of(path)
+    name = table.definition.name
+    place, drops = lake.table(name), lake.drops_of(name)
     counted, failure, damages, files = "", "", list[str](), dict[str, int]()
     try:
-        files = live_files(path, table.version).sizes
-        damages = damaged_files(path, files)
-        counted = count_rows(session, path, table).to_text()
+        files = live_files(place, table.version).sizes
+        damages = damaged_files(place, files)
+        counted = count_rows(session, lake.url_of(name), table).to_text()
     except (StorageError, PySparkException, Py4JError) as error:
-        damages = damages or unreadable_files(path, files)
+        damages = damages or unreadable_files(place, files)
         failure = first_lines(error, 1)
-    if _drops_of(path) - drops:
-        _logger.info("table %s was dropped while it was recounted", path.name)
+    if lake.drops_of(name) - drops:
+        _logger.info("table %s was dropped while it was recounted", name)
         return None
     finding = TableFinding(
         table=table.definition.name,
@@ -273,31 +281,38 @@ def _count_table(
     return finding, files, failure
 
 
-def _drops_of(path: Path) -> set[str]:
-    return {one.id for one in Attic.of_lake(path.parent).entries(Kind.DROPPED, path.name)}
-
-
-def damaged_files(path: Path, files: Mapping[str, int]) -> list[str]:
+def damaged_files(table: TablePlace, files: Mapping[str, int]) -> list[str]:
     """Name live data files of a table that are missing, or not of their recorded size."""
-    found = []
+    found, store = [], store_of(table)
+    # A bucket says the sizes of a thousand objects at once.
+    listed = not isinstance(table, Path)
+    sizes = {one.key: one.size_bytes for one in store.list()} if listed else {}
     for name, size in sorted(files.items()):
-        file = path / name
-        if not file.exists():
-            found.append(f"data file {name} is missing from {path}")
-        elif file.stat().st_size != size:
-            found.append(f"data file {name} has {file.stat().st_size} bytes, recorded are {size}")
+        one = None if listed else store.find(name)
+        there = sizes.get(name) if one is None else one.size_bytes
+        if there is None:
+            found.append(f"data file {name} is missing from {store.url}")
+        elif there != size:
+            found.append(f"data file {name} has {there} bytes, recorded are {size}")
     return found[:_NAMED]
 
 
-def unreadable_files(path: Path, files: Iterable[str]) -> list[str]:
+def unreadable_files(table: TablePlace, files: Iterable[str]) -> list[str]:
     """Name live data files that are there and cannot be decoded; reads every page."""
     found: list[str] = []
+    store = store_of(table)
     for name in sorted(files):
-        file = path / name
         try:
-            with pq.ParquetFile(file, page_checksum_verification=True) as reader:
+            with (
+                store.reader(name) as file,
+                pq.ParquetFile(file, page_checksum_verification=True) as reader,
+            ):
                 for _ in reader.iter_batches(_ROWS_AT_ONCE, use_threads=False):
                     pass
+        except StoreUnavailableError:
+            raise
+        except ObjectMissingError:
+            continue
         except MemoryError:
             continue
         except (OSError, ValueError, ArithmeticError, pa.ArrowException) as error:
@@ -315,7 +330,7 @@ class _Search:
     """Searches the log for the cause of a difference."""
 
     def __init__(
-        self, session: SparkSession, source: HttpLogSource, root: Path, lake: Path, position: int
+        self, session: SparkSession, source: HttpLogSource, root: Path, lake: Lake, position: int
     ) -> None:
         self._session = session
         self._source = source
@@ -350,14 +365,14 @@ class _Search:
         found = []
         # They keep their names where they are put into the directories of their partitions.
         by_name = {name.rsplit("/", 1)[-1]: name for name in files}
+        table = store_of(self._lake.table(definition.name))
         for effects in self._ranges(definition.name):
             for effect in effects:
                 for file in effect.files:
                     name = by_name.get(placed_name(file.path), "")
-                    path = self._lake / definition.name / name
-                    if not name or not file.digest or not path.exists():
+                    if not name or not file.digest or table.find(name) is None:
                         continue
-                    if digest_of(path) != file.digest:
+                    if _digest_of(table, name) != file.digest:
                         found.append(f"data file {name} was altered ({_whose(effect, file)})")
         return found[:_NAMED]
 
@@ -431,10 +446,10 @@ class _Search:
             ]
 
 
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file, hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _digest_of(table: Store, name: str) -> str:
+    """Return the SHA-256 of a file of a table, hexadecimal."""
+    with table.reader(name) as file:
+        return digest_of(file, table.url_of(name))
 
 
 def _whose(effect: TableEffect, file: StagedFile) -> str:

@@ -21,6 +21,7 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.tables import OwnCommit, create_table
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 
 
 def own(version: int) -> OwnCommit:
@@ -114,7 +115,7 @@ def placed(log: LogBuilder, definition: TableDefinition) -> Path:
     create_table(lake / "t", definition, "{}", {"appId": "a", "version": 0})
     log.publish()
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    Placer(lake, log.payloads).place(definition, files, own(1), 0)
+    Placer(DiskLake(lake), log.payloads).place(definition, files, own(1), 0)
     return lake / "t"
 
 

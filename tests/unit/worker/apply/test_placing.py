@@ -25,6 +25,7 @@ from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, placed_name, placed_path
 from sparktxlog.worker.apply.tables import OwnCommit, create_table, read_commit
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 
 
 def test_names_are_plain_and_tell_files_apart() -> None:
@@ -50,7 +51,7 @@ def placer(tmp_path: Path, *, partitioned: bool = False) -> tuple[LogBuilder, Pl
     definition = table("t", "id bigint, p string", partition_by=["p"] if partitioned else [])
     create_table(tmp_path / "lake" / "t", definition, "{}", {"appId": "a", "version": 0})
     log.transaction().create(definition)
-    return log, Placer(tmp_path / "lake", log.payloads)
+    return log, Placer(DiskLake(tmp_path / "lake"), log.payloads)
 
 
 def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from sparktxlog.errors import InvalidRequestError, NotAppliedError
-from sparktxlog.http.link import Http
+from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotOfferedError
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.worker.tables.release import release
 
 ROWS = TableDescription(name="orders", kind=TableKind.ROW_TABLE, last_write=7, position=9)
 COMMITS = TableDescription(name="shop.orders", kind=TableKind.COMMIT_TABLE)
-NODE = cast("Http", None)  # nothing is asked of it
+INFO: dict[str, Any] = {"lake_root": "/lake", "lake_url": None}
+NODE: Any = Mock(get=lambda _: INFO)
 
 
 def no_drop(name: str) -> Receipt:
@@ -32,6 +33,12 @@ def test_nothing_is_dropped_while_the_worker_is_behind(tmp_path: Path) -> None:
     with pytest.raises(NotAppliedError):
         release(ROWS, NODE, str(tmp_path / "back"), drop_rows=no_drop, applied=behind)
     assert asked == [7]
+
+
+def test_a_table_in_a_bucket_gets_no_directory(tmp_path: Path) -> None:
+    node: Any = Mock(get=lambda _: INFO | {"lake_url": "s3://bucket/lake"})
+    with pytest.raises(NotOfferedError, match="s3://bucket/lake"):
+        release(ROWS, node, str(tmp_path / "back"), drop_rows=no_drop, applied=print)
 
 
 @pytest.mark.parametrize("table", [ROWS, COMMITS])

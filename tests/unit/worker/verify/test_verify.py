@@ -19,6 +19,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.model.answers import ReplicaLine
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
 from sparktxlog.worker.verify import verify
 from sparktxlog.worker.verify.verify import recount, verify_replica
@@ -45,7 +46,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def counted(lake: Path) -> Any:
     """Return what a recount of the table tells the node, None = nothing."""
     state = ReplicaState(worker_id="w", log_id="l", tables={"t": NAMED})
-    return recount(Mock(), lake, state, "a", ["t"]).tables.get("t")
+    return recount(Mock(), DiskLake(lake), state, "a", ["t"]).tables.get("t")
 
 
 def test_a_scan_that_failed_over_whole_files_proves_nothing(lake: Path) -> None:

@@ -1,0 +1,69 @@
+"""The lake that a path or a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparktxlog.errors import LockedError, NotOfferedError
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.model.buckets import bucket_url
+from sparktxlog.model.ids import local_path
+from sparktxlog.worker.lakes.bucket_lake import BucketLake
+from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.lake import Lake
+
+#: How long a request is repeated: what begins while a lock is held ends before it expires.
+_PATIENCE_S = 20.0
+
+
+def is_in_bucket(lake: str | Path) -> bool:
+    """Return whether a lake is named by the URL of a bucket.
+
+    Raises:
+        ConfigError: The URL is of no store that is known (definite).
+    """
+    return not isinstance(lake, Path) and bucket_url(lake, "lake") is not None
+
+
+def refuse_in_bucket(lake: str | Path, what: str, instead: str = "") -> Path:
+    """Return the directory of a lake; refuse one in a bucket.
+
+    Args:
+        what: Is not offered there, as the subject of a sentence.
+        instead: What to do instead.
+
+    Raises:
+        NotOfferedError: It lies in a bucket (definite).
+    """
+    if is_in_bucket(lake):
+        raise NotOfferedError(
+            f"{what} is not offered for row tables in a bucket: they lie in {lake}",
+            hint=instead
+            or "A worker with an empty prefix of the bucket replays the log from its beginning.",
+            lake=str(lake),
+        )
+    return Path(local_path(str(lake), "lake")).absolute()
+
+
+def bucket_at(lake: str) -> BucketStore:
+    """Return the store of a lake in a bucket, as the environment of this process says.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `store_at`.
+    """
+    store = store_at(lake, StoreSettings.of_environment(_PATIENCE_S), field="lake")
+    assert isinstance(store, BucketStore)
+    return store
+
+
+def lake_at(lake: str | Path) -> Lake:
+    """Return a lake that is only read."""
+    if not is_in_bucket(lake):
+        return DiskLake(Path(lake))
+    return BucketLake(bucket_at(str(lake)), _refuse)
+
+
+def _refuse() -> None:
+    raise LockedError("this process only reads the lake", hint="A worker writes it.")

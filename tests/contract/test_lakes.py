@@ -1,0 +1,447 @@
+"""What a worker's lake promises: in a directory, and in a bucket under a lock.
+
+What Spark does with one: `tests/spark/test_bucket_lakes.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support import store_servers
+from tests.support.faulty_way import Fault, faulty_way
+from tests.support.node_processes import wait_until
+from tests.support.store_servers import BUCKET, StoreServer
+from tests.support.worker_log import LogBuilder, table
+
+from sparktxlog.delta.live_files import live_files
+from sparktxlog.delta.log_files import newest_version, store_of
+from sparktxlog.errors import (
+    ApplyError,
+    CorruptLogError,
+    LockedError,
+    NotOfferedError,
+    StoreUnavailableError,
+)
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.counting import RequestKind
+from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.worker.apply.tables import OwnCommit, create_table
+from sparktxlog.worker.lakes.bucket_lake import BucketLake, attic_key
+from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.lake import Lake
+from sparktxlog.worker.lakes.lake_lease import LakeLease
+from sparktxlog.worker.lakes.lake_places import is_in_bucket, lake_at, refuse_in_bucket
+from sparktxlog.worker.replica.bucket_replica import STATE, BucketReplica, open_replica
+from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+
+ORDERS = table("t", "id bigint, p string", partition_by=["p"])
+FILES = 100
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
+        yield server
+
+
+@pytest.fixture
+def store(seaweedfs: StoreServer) -> BucketStore:
+    return seaweedfs.store(f"lakes/{os.urandom(8).hex()}")
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "disk":
+        return DiskLake(tmp_path / "lake")
+    return BucketLake(request.getfixturevalue("store"), lambda: None)
+
+
+@pytest.fixture
+def log(tmp_path: Path, lake: Lake) -> LogBuilder:
+    """A log with a table, which the lake has, and an append of staged files."""
+    made = LogBuilder(tmp_path)
+    made.transaction().create(ORDERS)
+    create_table(lake.table("t"), ORDERS, "{}", {"appId": "a", "version": 0})
+    return made
+
+
+def own_commit(position: int = 1) -> OwnCommit:
+    return OwnCommit(
+        log_id="l",
+        epoch=1,
+        table="t",
+        first=position,
+        last_position=position,
+        step=0,
+        last=True,
+        from_hash="",
+        to_hash="",
+        signature="",
+    )
+
+
+def place(log: LogBuilder, lake: Lake, examined: int = 0) -> int:
+    files = [file for effect in log.segments[-1].effects for file in effect.files]
+    return Placer(lake, log.payloads).place(ORDERS, files, own_commit(), examined)
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+
+def test_staged_files_become_live_as_they_are(log: LogBuilder, lake: Lake) -> None:
+    log.staged("append", "t", [(1, "x"), (2, None), (3, "a b/%")])
+    log.publish()
+    before = lake.identity("t", 0)
+    assert place(log, lake) == 1
+    sizes = live_files(lake.table("t")).sizes
+    assert len(sizes) == 3 and any(path.startswith("p=a b%2F%25/") for path in sizes)
+    store = store_of(lake.table("t"))
+    found = [store.find(path) for path in sizes]
+    assert {one.key: one.size_bytes for one in found if one is not None} == sizes
+    assert lake.identity("t", 0) == before != lake.identity("t", 1)
+    lake.settle("t", 1, 1)
+    assert not lake.undo_torn("t", 0, "l", None) or newest_version(lake.table("t"), 0) == 1
+
+
+def test_a_damaged_payload_is_not_placed(log: LogBuilder, lake: Lake) -> None:
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[-1].effects[1].files
+    path = log.payloads / file.path
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(ApplyError, match="payload file"):
+        place(log, lake)
+    path.unlink()
+    with pytest.raises(ApplyError, match="missing"):
+        place(log, lake)
+    assert newest_version(lake.table("t"), 0) == 0
+
+
+def test_a_dropped_table_is_in_the_attic(log: LogBuilder, lake: Lake) -> None:
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    place(log, lake)
+    assert lake.has("t") and lake.drops_of("t") == set()
+    where = lake.set_aside("t", "7", "the log drops it")
+    assert not lake.has("t") and lake.drops_of("t") == {"dropped-t-7"}
+    assert where.startswith(lake.url) and where.endswith("dropped-t-7/content")
+    assert lake.drops_of("other") == set()
+    create_table(lake.table("t"), ORDERS, "{}", {"appId": "a", "version": 9})
+    assert lake.has("t") and newest_version(lake.table("t"), -1) == 0
+
+
+# -- in a bucket -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Holder:
+    """Says whether the lock is held, and how often it was asked."""
+
+    holds: bool = True
+    asked: int = 0
+    refusal: LockedError = field(default_factory=lambda: LockedError("lost"))
+
+    def check(self) -> None:
+        self.asked += 1
+        if not self.holds:
+            raise self.refusal
+
+
+def in_bucket(tmp_path: Path, store: BucketStore, holder: Holder) -> tuple[LogBuilder, BucketLake]:
+    lake, log = BucketLake(store, holder.check), LogBuilder(tmp_path)
+    log.transaction().create(ORDERS)
+    create_table(lake.table("t"), ORDERS, "{}", {"appId": "a", "version": 0})
+    return log, lake
+
+
+def test_staged_files_are_sent_once_and_never_read(tmp_path: Path, store: BucketStore) -> None:
+    log, lake = in_bucket(tmp_path, store, Holder())
+    for number in range(FILES):
+        log.staged("append", "t", [(number, "x")])
+    log.publish()
+    before = store.counts.now()
+    place(log, lake)
+    after = store.counts.now()
+    asked = {kind: after[kind].requests - before[kind].requests for kind in RequestKind}
+    assert asked[RequestKind.GET] == 0 and asked[RequestKind.HEAD] == 0
+    assert asked[RequestKind.PUT] == FILES + 1
+    assert len(live_files(lake.table("t")).sizes) == FILES
+
+
+def test_a_worker_that_was_overtaken_adds_nothing(tmp_path: Path, store: BucketStore) -> None:
+    """It examined version 0; the other one made version 1 with the same files."""
+    log, lake = in_bucket(tmp_path, store, Holder())
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    assert place(log, lake) == 1
+    with pytest.raises(FileExistsError):
+        place(log, lake)
+    assert newest_version(lake.table("t"), 0) == 1
+
+
+def test_nothing_is_written_without_the_lock(tmp_path: Path, store: BucketStore) -> None:
+    holder = Holder()
+    log, lake = in_bucket(tmp_path, store, holder)
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    holder.holds, before = False, [*store.list()]
+    with pytest.raises(LockedError, match="lost"):
+        place(log, lake)
+    with pytest.raises(LockedError, match="lost"):
+        lake.set_aside("t", "7", "why")
+    assert [*store.list()] == before
+    reading = lake_at_store(store)
+    with pytest.raises(LockedError, match="only reads"):
+        reading.table("t").create("x", b"")
+
+
+def lake_at_store(store: BucketStore) -> BucketLake:
+    """Return the lake as a process that only reads has it."""
+    made = lake_at(store.url)
+    assert isinstance(made, BucketLake)
+    made.store = store
+    return made
+
+
+def test_an_object_in_the_way_of_a_file_is_named(tmp_path: Path, store: BucketStore) -> None:
+    log, lake = in_bucket(tmp_path, store, Holder())
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    place(log, lake)
+    (path,) = live_files(lake.table("t")).sizes
+    lake.table("t").replace(path, b"of somebody else")
+    with pytest.raises(ApplyError, match="is not the file") as caught:
+        place(log, lake, 1)
+    assert caught.value.definite and path in str(caught.value)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_drop_that_is_broken_off_goes_on(
+    tmp_path: Path, seaweedfs: StoreServer, store: BucketStore, done: int
+) -> None:
+    """While its log is there, the table is; what is in the attic already is not copied again."""
+    log, _ = in_bucket(tmp_path, store, Holder())
+    left = [done]
+
+    def may_write() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise LockedError("killed here")
+
+    with pytest.raises(LockedError, match="killed here"):
+        BucketLake(store, may_write).set_aside("t", "7", "why")
+    lake = BucketLake(store, lambda: None)
+    if lake.has("t"):
+        lake.set_aside("t", "7", "why")
+    assert not lake.has("t")
+    kept = {one.key.removeprefix(f"{attic_key('t', '7')}/") for one in store.list("_sparktxlog")}
+    assert "_delta_log/00000000000000000000.json" in kept
+    assert log.tables
+
+
+# -- the lock --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lease(store: BucketStore, holder: str, clock: Clock, **times: float) -> LakeLease:
+    return LakeLease(store, "lock", holder, clock=clock, **times)
+
+
+def test_one_holds_the_lock_until_it_is_released(store: BucketStore) -> None:
+    clock = Clock()
+    first, second = lease(store, "one", clock), lease(store, "two", clock)
+    first.take()
+    first.check()
+    with pytest.raises(LockedError, match="owned by another worker") as caught:
+        second.take()
+    assert caught.value.definite and caught.value.fields["pid"] == os.getpid()
+    first.release()
+    first.release()
+    second.take()
+    second.check()
+    assert second.fence == first.fence + 1
+    second.release()
+
+
+def test_a_worker_that_comes_back_takes_its_own_lock_over(store: BucketStore) -> None:
+    clock = Clock()
+    killed, back = lease(store, "one", clock), lease(store, "one", clock)
+    killed.take()
+    back.take()
+    assert back.fence == killed.fence + 1
+    back.check()
+    killed._ended.set()  # it was killed: nothing of it runs any more
+    back.release()
+
+
+def test_the_lock_of_a_killed_worker_expires(store: BucketStore) -> None:
+    clock = Clock()
+    killed, other = lease(store, "one", clock), lease(store, "two", clock, expiry_s=0.5)
+    killed.take()
+    killed._ended.set()
+    content = store.find("lock")
+    assert content is not None
+    wait_until(lambda: _now_of(store) > content.changed_s + 2)
+    other.take()
+    assert other.fence == killed.fence + 1
+    with pytest.raises(LockedError, match="taken over"):
+        overtaken = lease(store, "one", clock)
+        overtaken._mark, overtaken._lost = killed._mark, killed._taken_by()
+        overtaken.check()
+    other.release()
+
+
+def _now_of(store: BucketStore) -> float:
+    store.replace("now", b"")
+    found = store.find("now")
+    assert found is not None
+    return found.changed_s
+
+
+def test_a_holder_learns_that_it_was_overtaken(store: BucketStore) -> None:
+    clock = Clock()
+    first = lease(store, "one", clock, renew_s=0.05)
+    first.take()
+    second = lease(store, "one", clock)
+    second.take()
+    assert first._renewing is not None
+    first._renewing.join(20)
+    with pytest.raises(LockedError, match=f"with number {second.fence}"):
+        first.check()
+    first.release()
+    second.check()
+    second.release()
+
+
+def test_a_lock_that_is_not_renewed_in_time_is_not_used(store: BucketStore) -> None:
+    clock = Clock()
+    held = lease(store, "one", clock, expiry_s=60.0, margin_s=20.0, renew_s=1000.0)
+    held.take()
+    clock.now += 39
+    held.check()
+    clock.now += 2
+    with pytest.raises(StoreUnavailableError, match="not renewed for 40 s"):
+        held.check()
+    held.release()
+
+
+def test_an_object_that_is_no_lock_is_named(store: BucketStore) -> None:
+    store.create("lock", b"{")
+    with pytest.raises(CorruptLogError, match="cannot be read"):
+        lease(store, "one", Clock()).take()
+
+
+# -- the state -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reached(seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A URL of a lake, which the environment says how to reach."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": seaweedfs.endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": store_servers.KEY,
+        "AWS_SECRET_ACCESS_KEY": store_servers.SECRET,
+        "AWS_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/lakes/{os.urandom(8).hex()}"
+
+
+def test_a_state_is_kept_from_worker_to_worker(reached: str, tmp_path: Path) -> None:
+    assert read_state(reached) is None
+    with closing(open_replica(reached, tmp_path / "here")) as replica:
+        assert isinstance(replica, BucketReplica) and replica.place.url == reached
+        fresh = replica.load()
+        replica.save(replace(fresh, position=7, log_id="l"))
+        with pytest.raises(LockedError, match="owned by another worker"):
+            open_replica(reached, tmp_path / "here")
+        with pytest.raises(LockedError, match="owned by another worker"):
+            open_replica(reached, tmp_path / "another machine")
+    found = read_state(reached)
+    assert found is not None and (found.position, found.worker_id) == (7, fresh.worker_id)
+    with closing(open_replica(reached, tmp_path / "another machine")) as replica:
+        assert replica.load() == found
+
+
+def test_the_state_refuses_a_worker_that_was_overtaken(reached: str, tmp_path: Path) -> None:
+    """Even if the worker does not know yet that it lost the lock."""
+    first = BucketReplica(reached, tmp_path / "here")
+    state = first.load()
+    first.save(replace(state, position=1))
+    first._lock.release()  # its machine is cut off; another one has the same name by mistake
+    (tmp_path / "there" / "_sparktxlog").mkdir(parents=True)
+    name = (tmp_path / "here" / "_sparktxlog" / "holder").read_bytes()
+    (tmp_path / "there" / "_sparktxlog" / "holder").write_bytes(name)
+    second = BucketReplica(reached, tmp_path / "there")
+    assert second.load().position == 1
+    second.save(replace(state, position=2))
+    with pytest.raises(LockedError, match="another worker"):
+        first.save(replace(state, position=1, epoch=9))
+    second.save(replace(state, position=3))
+    found = read_state(reached)
+    assert found is not None and found.position == 3
+    for replica in (first, second):
+        replica.close()
+
+
+def test_a_state_whose_answer_is_lost_is_saved(
+    seaweedfs: StoreServer, reached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [False]
+
+    def lose(method: str) -> Fault:
+        if method != "PUT" or not left[0]:
+            return Fault.NONE
+        left[0] = False
+        return Fault.LOST
+
+    with faulty_way(seaweedfs.endpoint, lose) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.url)
+        with closing(BucketReplica(reached, tmp_path / "here")) as replica:
+            state = replica.load()
+            for position in range(1, 4):
+                left[0] = True
+                replica.save(replace(state, position=position))
+                found = read_state(reached)
+                assert found is not None and found.position == position
+
+
+def test_a_state_that_is_damaged_is_named(
+    reached: str, tmp_path: Path, seaweedfs: StoreServer
+) -> None:
+    store = seaweedfs.store(reached.removeprefix(f"s3://{BUCKET}/"))
+    with closing(BucketReplica(reached, tmp_path / "here")) as replica:
+        replica.load()
+    content = msgspec.json.decode(store.read(STATE), type=dict)
+    assert content["fence"] == 1
+    store.replace(STATE, b"{")
+    with pytest.raises(CorruptLogError, match=r"state\.json"):
+        read_state(reached)
+    damaged = pytest.raises(CorruptLogError, match=r"state\.json")
+    with closing(BucketReplica(reached, tmp_path / "here")) as replica, damaged:
+        replica.load()
+
+
+def test_what_needs_files_is_refused_by_name(tmp_path: Path) -> None:
+    url = "s3://bucket/lake"
+    assert is_in_bucket(url) and not is_in_bucket(str(tmp_path)) and not is_in_bucket(tmp_path)
+    with pytest.raises(NotOfferedError, match=r"backup is not offered .*s3://bucket/lake"):
+        refuse_in_bucket(url, "backup")
+    assert refuse_in_bucket(tmp_path, "backup") == tmp_path
+    with closing(open_replica(tmp_path / "lake", tmp_path)) as replica:
+        assert isinstance(replica, ReplicaDirectory)
+        assert isinstance(replica.place, DiskLake)

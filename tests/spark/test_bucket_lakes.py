@@ -1,0 +1,115 @@
+"""Row tables of a site in a bucket: the same as those of a site with a disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.architecture.source_tree import ROOT
+from tests.spark.test_buckets import environ_of
+from tests.support.node_processes import MANUAL, NodeProcess, free_ports
+from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """A has a lake on its disk, B one in the bucket."""
+
+    server: StoreServer
+    urls: tuple[str, str]
+    directory: Path
+
+    def run(self, act: str, code: int = 0) -> dict[str, Any]:
+        """Run an act of `bucket_lake_job`; return what it prints."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("bucket_lake_job.py")),
+                *(act, *self.urls, str(self.directory / "another machine")),
+            ],
+            env=os.environ
+            | environ_of(self.server)
+            | {"AWS_ALLOW_HTTP": "true", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+            capture_output=True,
+            text=True,
+            timeout=840,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr[-4000:]
+        assert SECRET not in done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout or "{}")
+        return found
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    tmp_path = tmp_path_factory.mktemp("lakes")
+    ports = dict(zip("AB", free_ports(2), strict=True))
+    with seaweedfs(tmp_path / "bucket") as server, ExitStack() as running:
+        in_bucket = (
+            f'lake-url = "s3://{BUCKET}/rows-of-B"',
+            f'store-endpoint = "{server.endpoint}"',
+            'store-region = "us-east-1"',
+            "store-allow-http = true",
+            f'store-credentials-file = "{server.credentials_file}"',
+        )
+        nodes = [
+            NodeProcess(
+                tmp_path,
+                name,
+                port,
+                {other: ports[other] for other in ports if other != name},
+                settings=(MANUAL, *(in_bucket if name == "B" else ())),
+            )
+            for name, port in ports.items()
+        ]
+        for node in nodes:
+            running.callback(node.stop)
+            node.start()
+        for node in nodes:
+            node.wait_ready()
+        yield Sites(server, (nodes[0].url, nodes[1].url), tmp_path)
+
+
+def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites) -> None:
+    found = sites.run("story")
+    assert found["first"]["sound"] and not found["first"]["diverged"]
+    assert len(found["first"]["rows"]["gone"]) == 3
+    a, b = found["a"], found["b"]
+    assert not a["diverged"] and not b["diverged"]
+    assert b["rows"] == a["rows"] and b["signatures"] == a["signatures"]
+    assert b["by_view"] == a["by_view"] == {name: len(rows) for name, rows in a["rows"].items()}
+    assert a["sound"] and b["sound"], b["found"]
+    assert "is owned by another worker" in found["second worker"]
+    assert "not-offered" in found["repair"] and "s3://" in found["repair"]
+    store = sites.server.store("rows-of-B")
+    dropped = {one.key.split("/")[2] for one in store.list("_sparktxlog/attic")}
+    assert len(dropped) == 1 and min(dropped).startswith("dropped-gone-")
+
+
+def test_a_killed_worker_goes_on_exactly_once(sites: Sites) -> None:
+    sites.run("die", -signal.SIGKILL)
+    found = sites.run("go-on")
+    a, b = found["a"], found["b"]
+    assert b["rows"] == a["rows"] and b["signatures"] == a["signatures"]
+    assert a["sound"] and b["sound"], b["found"]
+
+
+def test_an_object_that_somebody_removes_is_found(sites: Sites) -> None:
+    store = sites.server.store("rows-of-B")
+    (removed, *_) = sorted(one.key for one in store.list("plain") if one.key.endswith(".parquet"))
+    store.remove([removed])
+    found = sites.run("verify")
+    assert not found["sound"]
+    assert removed.removeprefix("plain/") in "\n".join(found["found"])
