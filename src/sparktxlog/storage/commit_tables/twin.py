@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class TwinCommit:
     #: What a request says of it.
     proposed: ProposedCommit
     content: CommitContent
+    #: Files that the table got with it: nothing else of the table names them.
+    brought: tuple[str, ...] = field(default=(), compare=False)
 
 
 def make_plain_twin(
@@ -200,31 +202,52 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
     """
     with storing(twin):
         several = range(version, (version if last is None else last) + 1)
-        raws = [commit_bytes(twin, one) for one in several]
-        for one in raws:
-            _check_not_replaced(one)
-        raw = _unguarded(merged_commits(raws, version))
-        content = read_commit_file(raw)
-        if content.protocol is not None:
-            raw = with_feature(raw)
-            content = read_commit_file(raw)
+        raw, content = commit_of_versions([commit_bytes(twin, one) for one in several], version)
         sources = {file.path: str(twin / file.path) for file in content.files if file.is_new}
         for source in sources.values():
             sync_file(source)
+        # A commit may add files again that the table has: its statistics, or marks of rows.
+        brought = tuple(path for path in sources if not (table / path).exists())
     TablePlaces(table.parent).place(table.name, sources)
-    own = uuid.UUID(bytes=blake2b(raw, digest_size=16).digest(), version=4)
-    path = table / STAGED_COMMITS / f"{version:020}.{own}.json"
+    commit = staged_commit(version, raw, content, brought)
+    path = table / STAGED_COMMITS / commit.proposed.file_name
     with storing(path):
         write_durably(path, raw)
+    return commit
+
+
+def commit_of_versions(raws: Sequence[bytes], version: int) -> tuple[bytes, CommitContent]:
+    """Return the commit file of a table that does what versions of its twin did, and what it says.
+
+    Raises:
+        StagedCommitError: It is no commit for a table of a catalog (definite).
+        InvalidRequestError: It replaces the table, or see `merged_commits` (definite).
+    """
+    for one in raws:
+        _check_not_replaced(one)
+    raw = _unguarded(merged_commits(raws, version))
+    content = read_commit_file(raw)
+    if content.protocol is not None:
+        raw = with_feature(raw)
+        content = read_commit_file(raw)
+    return raw, content
+
+
+def staged_commit(
+    version: int, raw: bytes, content: CommitContent, brought: tuple[str, ...]
+) -> TwinCommit:
+    """Return what a request says of a commit file; its UUID follows from the bytes."""
+    own = uuid.UUID(bytes=blake2b(raw, digest_size=16).digest(), version=4)
     return TwinCommit(
         proposed=ProposedCommit(
             version=version,
             timestamp=content.timestamp,
-            file_name=path.name,
+            file_name=f"{version:020}.{own}.json",
             file_size=len(raw),
             file_modification_timestamp=content.timestamp,
         ),
         content=content,
+        brought=brought,
     )
 
 
@@ -249,31 +272,39 @@ def add_unchanged_version(twin: Path) -> None:
     """
     newest = newest_commit(twin)
     with storing(twin):
-        before = read_commit_file(commit_bytes(twin, newest)).timestamp
-        now_ms = max(time.time_ns() // 1_000_000, before + 1)
-        info = {
-            "inCommitTimestamp": now_ms,
-            "timestamp": now_ms,
-            "operation": "READ",
-            "operationParameters": {},
-            "readVersion": newest,
-            "isolationLevel": "Serializable",
-            "isBlindAppend": False,
-            "txnId": str(uuid.uuid4()),
-        }
-        line = json.dumps({"commitInfo": info}, separators=(",", ":")).encode() + b"\n"
+        line = unchanged_version(newest, commit_bytes(twin, newest))
         write_durably(twin / commit_file_name(newest + 1), line)
 
 
+def unchanged_version(newest: int, raw: bytes) -> bytes:
+    """Return the commit file of a version without changes.
+
+    Args:
+        newest: The version before.
+        raw: Its commit file.
+    """
+    now_ms = max(time.time_ns() // 1_000_000, read_commit_file(raw).timestamp + 1)
+    info = {
+        "inCommitTimestamp": now_ms,
+        "timestamp": now_ms,
+        "operation": "READ",
+        "operationParameters": {},
+        "readVersion": newest,
+        "isolationLevel": "Serializable",
+        "isBlindAppend": False,
+        "txnId": str(uuid.uuid4()),
+    }
+    return json.dumps({"commitInfo": info}, separators=(",", ":")).encode() + b"\n"
+
+
 def withdraw_twin_commit(table: Path, commit: TwinCommit) -> None:
-    """Remove a staged commit that lost, and the files that only it names.
+    """Remove a staged commit that lost, and the files that the table got with it.
 
     Raises:
         StorageError: Some may be left; a vacuum removes them.
     """
     staged = table / STAGED_COMMITS / commit.proposed.file_name
-    own = [table / file.path for file in commit.content.files if file.is_new]
-    for path in (staged, *own):
+    for path in (staged, *(table / brought for brought in commit.brought)):
         with storing(path):
             path.unlink(missing_ok=True)
 

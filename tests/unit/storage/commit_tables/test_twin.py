@@ -26,6 +26,7 @@ from sparktxlog.storage.commit_tables.twin import (
     own_version,
     stage_twin_commit,
     with_feature,
+    withdraw_twin_commit,
 )
 
 PROTOCOL: dict[str, Any] = {
@@ -221,6 +222,23 @@ def test_a_commit_of_a_twin_is_staged_in_the_table(table: StagedTable, tmp_path:
     assert not table.published(1).exists()
     with pytest.raises(CorruptLogError, match="no version 2"):
         stage_twin_commit(table.directory, twin, 2)
+
+
+def test_a_commit_that_is_withdrawn_takes_no_file_along_that_the_table_has(
+    table: StagedTable, tmp_path: Path
+) -> None:
+    """Statistics and marks of rows are given to files that are there, by adding them again."""
+    lives, twin = table.add(b"lives"), tmp_path / "twin"
+    publish(table, 1, lives)
+    make_plain_twin(table.directory, 1, twin)
+    on_twin = StagedTable("twin", twin, f"file:{twin}")
+    added = on_twin.add(b"of the commit")
+    on_twin.published(2).write_bytes(lines_of(info_of(5), lives, added))
+    commit = stage_twin_commit(table.directory, twin, 2)
+    withdraw_twin_commit(table.directory, commit)
+    assert (table.directory / lives["add"]["path"]).read_bytes() == b"lives"
+    assert not (table.directory / added["add"]["path"]).exists()
+    assert not table.staged(commit.proposed.file_name).exists()
 
 
 @pytest.mark.parametrize("is_shortened", [False, True])
