@@ -19,7 +19,8 @@ from rich.console import Console
 from sparktxlog.api.session import SPARK_RELEASE
 from sparktxlog.api.spark_jars import known_jars
 from sparktxlog.delta.log_files import commit_path
-from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.catalog_link import CatalogLink
+from sparktxlog.storage.commit_tables.directory_tables import directory_of
 
 #: Paths of the connector's JARs, comma separated.
 CONNECTOR_VARIABLE = "SPARKTXLOG_CONNECTOR"
@@ -119,7 +120,7 @@ class CatalogStory(Narration):
         found = {}
         for site in self.cluster.sites:
             with closing(CatalogLink(self.cluster.url(site))) as link:
-                found[site] = Path(path_of_location(link.load(_NAME).metadata.location))
+                found[site] = directory_of(link.load(_NAME).metadata.location)
         return found
 
     def _staged(self) -> int:

@@ -32,11 +32,12 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.http import catalog_link
-from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.ids import local_path
 from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
+from sparktxlog.storage.commit_tables.directory_tables import directory_of
 from sparktxlog.worker.tables import table_adoption
 from sparktxlog.worker.tables.release import release_commits
 from sparktxlog.worker.tables.table_adoption import Adoption, adopt_commits
@@ -138,7 +139,7 @@ def test_a_table_comes_to_all_sites_and_goes(
             }
             await until(lambda: len(nodes["B"].base.master.commit_tables))
             shown = await run(other.load, NAME)
-            assert files_of(Path(path_of_location(shown.metadata.location))) == files_of(table)
+            assert files_of(directory_of(shown.metadata.location)) == files_of(table)
             with pytest.raises(NameTakenError, match="exists"):
                 await run(adopt_commits, plain, lambda: 3, link, NAME)
             # Versions by a writer of the table, the last one while it is given back.
@@ -222,7 +223,7 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             table = commit_tables / copied.uuid
             assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]
             another = plain_table(tmp_path / "another")
-            monkeypatch.setattr(table_adoption, "path_of_location", lambda _: "/not/mounted")
+            monkeypatch.setattr(table_adoption, "directory_of", lambda _: Path("/not/mounted"))
             with pytest.raises(PayloadStoreError, match="does not see /not/mounted"):
                 await asyncio.to_thread(adopt_commits, another, lambda: 3, link, NAME)
 

@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def environ_of(server: StoreServer) -> dict[str, str]:
         "AWS_REGION": "us-east-1",
         "AWS_ACCESS_KEY_ID": KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ALLOW_HTTP": "true",
     }
 
 
@@ -60,13 +62,14 @@ def test_a_table_in_a_bucket_is_written_merged_and_read(tmp_path: Path) -> None:
     assert found["settings"]["spark.hadoop.fs.s3a.endpoint"] == server.endpoint
 
 
-def test_sql_at_two_sites_writes_one_table_in_two_buckets(tmp_path: Path) -> None:
+@contextmanager
+def two_sites(directory: Path, server: StoreServer) -> Iterator[list[str]]:
+    """Run the nodes A and B, each with a prefix of its name in the bucket; give their URLs."""
     ports = dict(zip("AB", free_ports(2), strict=True))
-    classes = compile_java("io/unitycatalog/spark", tmp_path / "plugin")
-    with seaweedfs(tmp_path / "bucket") as server, ExitStack() as running:
+    with ExitStack() as running:
         nodes = [
             NodeProcess(
-                tmp_path,
+                directory,
                 name,
                 port,
                 {other: ports[other] for other in ports if other != name},
@@ -86,9 +89,42 @@ def test_sql_at_two_sites_writes_one_table_in_two_buckets(tmp_path: Path) -> Non
             node.start()
         for node in nodes:
             node.wait_ready()
-        urls = [node.url for node in nodes]
-        found = run_job(server, "two_buckets_job.py", str(classes), *urls)
+        yield [node.url for node in nodes]
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(compile_java("io/unitycatalog/spark", tmp_path_factory.mktemp("plugin")))
+
+
+def test_sql_at_two_sites_writes_one_table_in_two_buckets(tmp_path: Path, classes: str) -> None:
+    with seaweedfs(tmp_path / "bucket") as server, two_sites(tmp_path, server) as urls:
+        found = run_job(server, "two_buckets_job.py", classes, *urls)
     rows = [[number, f"by {site}!"] for number, site in enumerate("abab")]
     for name, site in zip("AB", (found["a"], found["b"]), strict=True):
         assert site["rows"] == rows
         assert site["file"].startswith((f"s3://{BUCKET}/{name}/", f"s3a://{BUCKET}/{name}/"))
+
+
+def test_tables_in_buckets_are_maintained_and_change_together(tmp_path: Path, classes: str) -> None:
+    with seaweedfs(tmp_path / "bucket") as server, two_sites(tmp_path, server) as urls:
+        found = run_job(server, "bucket_upkeep_job.py", classes, f"s3://{BUCKET}", *urls)
+        left = [one.key for name in "AB" for one in server.store(name).list(".twins")]
+        left += [one.key for name in "AB" for one in server.store(name).list(".transactions")]
+    assert left == []
+    rows = [[0, "x y"], [2, "x y"], [3, "x y"], [10, "z"], [12, "z"], [13, "z"], [20, "x y"]]
+    assert found["rows"] == rows
+    # A compaction is ordered, so both sites have it; a checkpoint and a vacuum are one site's own.
+    assert (found["compacted"], found["again"]) == ([True, 1, 2], 0)
+    assert found["checkpoint"] == 7
+    assert found["vacuumed_at_once"] == 0
+    assert found["vacuumed"] == {"a": [11, 2], "b": [11, 2]}
+    assert found["staged"]["a"] >= 6 and found["staged"]["b"] >= 2
+    assert found["after"] == found["after_vacuum"] == [rows, rows]
+    assert found["transaction"] == {
+        "inside": [[1, 11]],
+        "outside": [[1, 10], [2, 20]],
+        "lost": "version-conflict",
+        "u": [*rows[1:], [30, "z"], [40, "new 'p'"]],
+        "v": [[1, 11], [9, 90]],
+    }

@@ -329,7 +329,7 @@ def _text(value: Any) -> str | None:
     """Return a value as Delta writes it for a partition."""
     if value is None or isinstance(value, str):
         return value
-    return partition_texts(pa.chunked_array([pa.array([value])]))[0].as_py()
+    return str(partition_texts(pa.chunked_array([pa.array([value])]))[0])
 
 
 def expected(log: LogBuilder, name: str, *, until: int | None = None) -> list[Row]:

@@ -227,10 +227,19 @@ def take_checkpoint(
         path = Path(found.table.url_of(sidecar))
         to.replace(sidecar, path if is_file else found.table.read(sidecar))
     raw = changed(found.read_top())
-    name = f"{found.version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
-    to.replace(f"{COMMIT_LOG}{name}", raw)
+    to.replace(f"{COMMIT_LOG}{taken_name(found.version)}", raw)
     if last_checkpoint(to) < found.version:
         say_last(to, found.version, size + len(raw.splitlines()))
+
+
+def taken_name(version: int) -> str:
+    """Return a name in a log for a checkpoint that is taken from a twin."""
+    return f"{version:020}.checkpoint.{_TAKEN}{uuid.uuid4().hex[:12]}.json"
+
+
+def is_taken(name: str) -> bool:
+    """Return whether a name in a log is that of a checkpoint that was taken from a twin."""
+    return f".checkpoint.{_TAKEN}" in name and name.endswith(".json")
 
 
 def forget_taken(table: TablePlace) -> None:
@@ -242,8 +251,7 @@ def forget_taken(table: TablePlace) -> None:
         CorruptLogError, StorageError: Some may be left; try again.
     """
     store = store_of(table)
-    taken = (name for name in names_in_log(store) if f".checkpoint.{_TAKEN}" in name)
-    for name in sorted(name for name in taken if name.endswith(".json"))[:-2]:
+    for name in sorted(filter(is_taken, names_in_log(store)))[:-2]:
         sidecars = _sidecars(store, f"{COMMIT_LOG}{name}")
         store.remove([f"{COMMIT_LOG}{name}", *sidecars])
 

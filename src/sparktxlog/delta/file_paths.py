@@ -8,6 +8,8 @@ they quote: one log has `ü` where another one has `%C3%BC`.  So only paths of f
 from __future__ import annotations
 
 import base64
+import re
+import uuid
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, unquote
@@ -17,7 +19,8 @@ from sparktxlog.errors import CorruptLogError
 #: Digits of Z85, in which Delta writes UUIDs of deletion vectors, and of Python's Base85.
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
-_FROM_Z85 = bytes.maketrans(_Z85, _B85)
+_FROM_Z85, _TO_Z85 = bytes.maketrans(_Z85, _B85), bytes.maketrans(_B85, _Z85)
+_VECTOR_FILE = re.compile(r"(?:(.*)/)?deletion_vector_([0-9a-f-]{36})\.bin")
 #: Length of a UUID as Z85.
 _Z85_UUID = 20
 
@@ -64,6 +67,21 @@ def vector_path(coded: str) -> str:
         raise CorruptLogError(f"the log names no file: {coded[:120]!r}", path=coded)
     text = "-".join((name[:8], name[8:12], name[12:16], name[16:20], name[20:]))
     return f"{prefix}/deletion_vector_{text}.bin" if prefix else f"deletion_vector_{text}.bin"
+
+
+def vector_code(path: str) -> str:
+    """Return what codes the path of a deletion vector's file, as `vector_path` decodes it.
+
+    Raises:
+        CorruptLogError: Delta gives no such file that name (definite).
+    """
+    match = _VECTOR_FILE.fullmatch(path)
+    try:
+        name = uuid.UUID(match[2] if match else "").bytes
+    except ValueError as error:
+        raise CorruptLogError(f"no deletion vector is in {path[:120]!r}", path=path) from error
+    assert match is not None
+    return f"{match[1] or ''}{base64.b85encode(name).translate(_TO_Z85).decode()}"
 
 
 def files_of(add: dict[str, Any]) -> list[str]:

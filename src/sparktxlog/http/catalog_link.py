@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Event
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
@@ -25,7 +25,6 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import (
     LocalProtocolError,
-    NotOfferedError,
     SlowRequestError,
     TransportError,
     TxLogError,
@@ -171,24 +170,6 @@ def _is_of_the_node(error: TxLogError) -> bool:
     """
     kinds = (TransportError, LocalProtocolError, SlowRequestError)
     return isinstance(error, kinds) or error.http_status in (503, 507)
-
-
-def path_of_location(location: str) -> str:
-    """Return the directory that the URL of a table's location names.
-
-    Raises:
-        NotOfferedError: The table lies in a bucket (definite).
-    """
-    parts = urlsplit(location)
-    if parts.scheme not in ("", "file"):
-        raise NotOfferedError(
-            f"the table lies in a bucket, at {location[:200]}: this works on tables in directories "
-            "only",
-            hint="Spark SQL reads and writes it; docs/stores.md says what else does.",
-            field="location",
-            value=location[:200],
-        )
-    return unquote(parts.path)
 
 
 def _parts(name: str) -> tuple[str, str]:

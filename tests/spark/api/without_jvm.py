@@ -21,8 +21,9 @@ from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_o
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import TxLogError
-from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.storage.commit_tables.directory_tables import directory_of
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 
 _SCHEMA = "id bigint, customer string, amount double"
@@ -85,7 +86,7 @@ def _several_tables(spark: SparkSession, log: TxLog, url: str) -> dict[str, Any]
     empty = PlainTable(path="", log=log_of_it)
     with closing(CatalogLink(url)) as link:
         place = link.stage("default.stock")
-        directory = Path(path_of_location(place.location))
+        directory = directory_of(place.location)
         first = empty.first_commit(place.table_id, int(time.time() * 1000))
         (directory / "_delta_log").mkdir()
         (directory / commit_file_name(0)).write_bytes(first)

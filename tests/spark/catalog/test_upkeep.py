@@ -7,7 +7,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -28,13 +27,17 @@ from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.tokens import TOKEN_VARIABLE
 from sparktxlog.model.restore_point import RestorePoint
+from sparktxlog.storage.commit_tables.directory_tables import (
+    DirectoryTable,
+    DirectoryTables,
+    DirectoryTwin,
+)
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
     stage_twin_commit,
 )
 from sparktxlog.worker.apply.deltalog import forget_log
-from sparktxlog.worker.tables import commit_upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -140,19 +143,20 @@ def test_tables_are_compacted_while_others_write(
 
     # Of `f` another commit comes while OPTIMIZE runs: Delta goes on after it.  Of `l` one comes
     # when OPTIMIZE is done: it is made again.
-    made, committed = make_plain_twin, CatalogLink.commit
+    made, committed = DirectoryTable.twin, CatalogLink.commit
 
-    def make(table: Path, *args: Any, **more: Any) -> None:
-        made(table, *args, **more)
+    def make(table: DirectoryTable, *args: Any) -> DirectoryTwin:
+        twin = made(table, *args)
         if not rows(tx, "SELECT id FROM tx.default.f WHERE id = 100"):
             tx.sql("INSERT INTO tx.default.f VALUES (100)")
+        return twin
 
     def commit(link: CatalogLink, name: str, *args: Any, **more: Any) -> Any:
         if name == "default.l" and not rows(tx, "SELECT id FROM tx.default.l WHERE id = 100"):
             tx.sql("INSERT INTO tx.default.l VALUES (100)")
         return committed(link, name, *args, **more)
 
-    monkeypatch.setattr(commit_upkeep, "make_plain_twin", make)
+    monkeypatch.setattr(DirectoryTable, "twin", make)
     monkeypatch.setattr(CatalogLink, "commit", commit)
     found = maintain(*both)
     for name, attempts in (("f", 1), ("l", 2)):
@@ -194,8 +198,8 @@ def test_a_checkpoint_and_a_vacuum_change_no_row(
     killed = table.parent / TRANSACTION_TWINS / "of a job that was killed"
     killed.mkdir(parents=True)
     # A month later: old files go, and a log that begins with the checkpoint says all.
-    month = time.time_ns() + 30 * 86_400 * 10**9
-    monkeypatch.setattr(commit_upkeep, "time", SimpleNamespace(time_ns=lambda: month))
+    month = time.time_ns() // 1_000_000 + 30 * 86_400_000
+    monkeypatch.setattr(DirectoryTables, "now_ms", lambda _: month)
     point = RestorePoint(name="p", made_at=time.time_ns() // 1_000 - 40 * 86_400 * 10**6)
     with monkeypatch.context() as patched:
         patched.setattr(upkeep, "known_points", lambda _: [point])

@@ -6,7 +6,7 @@ Spark is started only if there are tables to compact or rows to count.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import time_ns
@@ -122,34 +122,30 @@ def _maintain_commit_tables(
 ) -> tuple[list[TableUpkeep], list[Removal]]:
     from sparktxlog.http.catalog_link import CatalogLink
     from sparktxlog.worker.tables.commit_upkeep import CommitTableKeeper
+    from sparktxlog.worker.tables.places_of_tables import tables_below
 
     with closing(CatalogLink(context.arguments.url, token=client_token())) as link:
         tables = link.tables()
-        root = Path(info.commit_table_root)
+        root, url = Path(info.commit_table_root), info.commit_table_url
         readers = None if info.reader_table_root is None else Path(info.reader_table_root)
-        if info.commit_table_url is not None:
-            if tables:
-                say(f"commit tables are left as they are: they lie in {info.commit_table_url}")
-            return [], []
-        if not root.is_dir():
+        if url is None and not root.is_dir():
             if tables:
                 say(f"commit tables are left as they are: {root} is not on this machine")
             return [], []
-        with one_at_a_time(root):
-            keeper = CommitTableKeeper(
-                lambda: context.spark, link, root, wanted, say, reader_root=readers
-            )
+        with one_at_a_time(root) if url is None else nullcontext():
+            context.urls += [] if url is None else [url]
+            places = tables_below(url or str(root), readers)
+            keeper = CommitTableKeeper(lambda: context.spark, link, places, wanted, say)
             done = keeper.maintain(tables)
             gone = (
                 {
-                    "directories of no table": keeper.remove_unused(tables),
+                    "places of no table": keeper.remove_unused(tables),
                     "leftovers": keeper.remove_abandoned(),
                 }
                 if wanted.vacuum
                 else {}
             )
-    removed = {kind: [str(path) for path in paths] for kind, paths in gone.items()}
-    return done, [Removal(kind=kind, removed=names) for kind, names in removed.items() if names]
+    return done, [Removal(kind=kind, removed=names) for kind, names in gone.items() if names]
 
 
 def _log_lines(log: Mapping[str, Any]) -> list[str]:

@@ -44,7 +44,8 @@ def checkpoint_copy(
     TO appears when the copy is whole. The command fails if the checkpoint changes meanwhile. Give
     --sink, with a node of the site where you run the command.
     """
-    from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+    from sparktxlog.http.catalog_link import CatalogLink
+    from sparktxlog.storage.commit_tables.directory_tables import directory_of
     from sparktxlog.storage.stream_checkpoints import copy_checkpoint, last_batch_in
 
     def last_written(query_id: str) -> int | None:
@@ -52,7 +53,7 @@ def checkpoint_copy(
             return None
         with closing(CatalogLink(url, token=client_token())) as link:
             shown = link.load(sink)
-        table = Path(path_of_location(shown.metadata.location))
+        table = directory_of(shown.metadata.location)
         return last_batch_in(table, shown.latest_table_version, query_id)
 
     here, there = Path(local_path(source, "FROM")), Path(local_path(target, "TO"))

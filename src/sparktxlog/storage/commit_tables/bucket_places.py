@@ -51,11 +51,11 @@ from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
-from sparktxlog.storage.commit_tables.table_places import FORKED, KEPT_COMMITS
+from sparktxlog.storage.commit_tables.table_places import FORKED, GIVEN, KEPT_COMMITS
 
 _log = structlog.get_logger("sparktxlog.tables")
 
-_OWNER, _GIVEN, _FORKS = ".owner", ".given", ".forks"
+_OWNER, _FORKS = ".owner", ".forks"
 _BLOCK_BYTES = 1 << 20
 #: Checkpoints that were read, below the directory of what is on its way.
 _LOGS_READ = ".logs"
@@ -152,16 +152,16 @@ class BucketPlaces(SiteTables):
         self._untaken = False
 
     def make(self, uuid: str) -> None:
-        self._proved.create(f"{_GIVEN}/{uuid}", b"")
+        self._proved.create(f"{GIVEN}/{uuid}", b"")
 
     def drop_unused(self, uuid: str) -> None:
         if next(iter(self._store.list(uuid)), None) is None:
-            self._store.remove([f"{_GIVEN}/{uuid}"])
+            self._store.remove([f"{GIVEN}/{uuid}"])
 
     def has(self, uuid: str) -> bool:
         if UUID.fullmatch(uuid) is None:
             return False
-        return self._store.find(f"{_GIVEN}/{uuid}") is not None
+        return self._store.find(f"{GIVEN}/{uuid}") is not None
 
     def location(self, uuid: str) -> str:
         return self._store.url_of(uuid)

@@ -41,6 +41,8 @@ KEPT_COMMITS = ".commits"
 #: Where transactions of Spark have their plain twins, below the root: a job that is killed leaves
 #: one there, which only has further names of the table's files, and what the job wrote.
 TRANSACTION_TWINS = ".transactions"
+#: In a bucket: names the places that a node gave to new tables.
+GIVEN = ".given"
 #: Why an entry of the attic is there.
 FORKED = "the node left a history that others do not have"
 

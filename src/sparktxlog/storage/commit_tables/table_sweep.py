@@ -44,7 +44,7 @@ UNUSED_AGE_MS = 7 * 86_400_000
 RETENTION, _RETENTION = "delta.deletedFileRetentionDuration", "interval 1 week"
 _UNITS = {"week": 604_800, "day": 86_400, "hour": 3_600, "minute": 60, "second": 1}
 _PART = re.compile(rf"(\d+)\s+({'|'.join(_UNITS)})s?")
-_STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9a-f-]{36}\.json")
+STAGED_NAME = re.compile(r"([0-9]{20})\.[0-9a-f-]{36}\.json")
 #: Where Delta keeps the changes of rows.
 _CDF = "_change_data"
 #: Where a file says since when a directory has no table, below the root.
@@ -57,6 +57,13 @@ class OldFiles:
 
     paths: list[Path] = field(default_factory=list)
     size_bytes: int = 0
+    #: Names of theirs elsewhere, which go first.
+    second_names: list[Path] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.paths)
 
     def add(self, path: Path, size: int) -> None:
         """Take one more."""
@@ -69,7 +76,7 @@ class OldFiles:
         Raises:
             StorageError: Some may be left; try again.
         """
-        for path in self.paths:
+        for path in (*self.second_names, *self.paths):
             with storing(path):
                 path.unlink(missing_ok=True)
 
@@ -96,7 +103,7 @@ def unneeded_files(table: Path, version: int, *, now_ms: int, keep_ms: int) -> O
         StagedCommitError: A version cannot be read (definite).
     """
     cutoff = now_ms - keep_ms
-    needed = _needed(table, version, cutoff)
+    needed = needed_since(table, version, cutoff)
     found = OldFiles()
     for path in _files(table):
         relative = path.relative_to(table)
@@ -112,7 +119,7 @@ def decided_commits(table: Path, version: int, *, now_ms: int) -> OldFiles:
     found, before = OldFiles(), now_ms - STAGED_AGE_MS
     for path in sorted((table / STAGED_COMMITS).glob("*")):
         name = path.name.removeprefix(".").removesuffix(".crc")
-        match = _STAGED_NAME.fullmatch(name)
+        match = STAGED_NAME.fullmatch(name)
         if match is not None and int(match[1]) <= version:
             _take_old(found, path, before, before)
     return found
@@ -198,8 +205,17 @@ def remove_directory(directory: Path) -> None:
         sync_directory(directory.parent)
 
 
-def _needed(table: Path, version: int, cutoff: int) -> set[str]:
-    """Return what readers need of all versions that were the newest one at a time or later."""
+def needed_since(table: Path, version: int, cutoff: int) -> set[str]:
+    """Return what readers need of all versions that were the newest one at a time or later.
+
+    Args:
+        version: The newest version.
+        cutoff: The time, milliseconds since 1970 UTC.
+
+    Raises:
+        CorruptLogError: The log lacks a version.
+        StagedCommitError: A version cannot be read (definite).
+    """
     needed = {*live_files(table, version).needed}
     # What a version needed and the newest one does not, a commit after it removed.
     for number in range(version, -1, -1):
@@ -214,7 +230,7 @@ def _needed(table: Path, version: int, cutoff: int) -> set[str]:
     if base is not None:
         needed |= files_of_removed(base.removed_after(cutoff))
     for path in (table / STAGED_COMMITS).glob("*.json"):
-        match = _STAGED_NAME.fullmatch(path.name)
+        match = STAGED_NAME.fullmatch(path.name)
         if match is not None and int(match[1]) > version:
             needed |= _files_of_staged(path)
     return needed

@@ -95,7 +95,7 @@ def make_plain_twin(
         twin.mkdir(parents=True)
     begins = table / commit_file_name(0)
     base = None if history and begins.exists() else newest_of_twin(table, version)
-    _extend(table, version, twin, base, changed=_guarded if guarded else _without_feature)
+    _extend(table, version, twin, base, changed=guarded_lines if guarded else without_feature)
 
 
 def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
@@ -106,7 +106,7 @@ def extend_plain_twin(table: Path, version: int, twin: Path) -> None:
             version or a file.
         DiskFullError, StorageError: Some versions may be added; try again.
     """
-    _extend(table, version, twin, None, changed=_without_feature)
+    _extend(table, version, twin, None, changed=without_feature)
 
 
 def _extend(
@@ -336,10 +336,12 @@ def _touched(version: int, table: Path, twin: Path) -> CorruptLogError:
 
 
 def _plain(raw: bytes) -> bytes:
-    return raw if read_commit_file(raw).protocol is None else _without_feature(raw)
+    return raw if read_commit_file(raw).protocol is None else without_feature(raw)
 
 
-def _without_feature(raw: bytes) -> bytes:
+def without_feature(raw: bytes) -> bytes:
+    """Return the lines of a table's log with a twin's protocol."""
+
     def lacking(features: list[str]) -> list[str]:
         return [name for name in features if name != CATALOG_MANAGED]
 
@@ -351,8 +353,9 @@ def with_feature(raw: bytes) -> bytes:
     return _with_protocol(raw, lambda features: sorted({*features, CATALOG_MANAGED}))
 
 
-def _guarded(raw: bytes) -> bytes:
-    return _with_metadata(_without_feature(raw), lambda known: known | {_GUARD: REPLACES_NOTHING})
+def guarded_lines(raw: bytes) -> bytes:
+    """Return the lines of a table's log as the twin of a transaction has them."""
+    return _with_metadata(without_feature(raw), lambda known: known | {_GUARD: REPLACES_NOTHING})
 
 
 def _unguarded(raw: bytes) -> bytes:

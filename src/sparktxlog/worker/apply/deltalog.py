@@ -62,13 +62,20 @@ def rows_of_files(
 
 
 def forget_log(session: SparkSession, table: Path | str) -> None:
-    """Make Delta read a log from its files again, because they were written without it."""
+    """Make Delta read a log from its files again, because they were written without it.
+
+    Args:
+        table: Its directory, or its URL.
+    """
     path = _java(session, "org.apache.hadoop.fs.Path")(str(table))
     _java(session, f"{_DELTA}.DeltaLog").invalidateCache(session._jsparkSession, path)
 
 
 def write_checkpoint(session: SparkSession, table: Path | str) -> None:
     """Let Delta write a checkpoint of a table's newest version.
+
+    Args:
+        table: Its directory, or its URL.
 
     Raises:
         PySparkException, Py4JError: The log cannot be read or written.

@@ -91,7 +91,7 @@ class SiteLog:
 class Removal:
     """What was removed of one kind; in a dry run what would be removed."""
 
-    #: `images`, `attic`, `directories of no table` or `leftovers`.
+    #: `images`, `attic`, `places of no table` or `leftovers`.
     kind: str
     #: Names of images, or paths.
     removed: list[str]

@@ -20,11 +20,12 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import ApplyError, InvalidRequestError
 from sparktxlog.files.durability import move_durably, storing
-from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.model.transactions.receipt import Receipt
+from sparktxlog.storage.commit_tables.directory_tables import directory_of
 from sparktxlog.storage.commit_tables.released_log import drop_unused_features
 from sparktxlog.storage.commit_tables.twin import (
     extend_plain_twin,
@@ -158,7 +159,7 @@ def release_commits(
 ) -> Release:
     """Give a commit table back into a directory that does not exist; errors as `release`."""
     shown = link.load(name)
-    table, version = Path(path_of_location(shown.metadata.location)), shown.latest_table_version
+    table, version = directory_of(shown.metadata.location), shown.latest_table_version
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.releasing")
     features = None
     try:

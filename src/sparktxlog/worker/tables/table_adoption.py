@@ -27,9 +27,10 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.files.durability import link_new, move_durably, storage_error
-from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.tables.table_kind import TableKind
+from sparktxlog.storage.commit_tables.directory_tables import directory_of
 
 #: How a file gets its place in the new table.
 FileWay = Literal["link", "copy", "move"]
@@ -158,7 +159,7 @@ def adopt_commits(
     if dry_run:
         return planned
     place = link.stage(name)
-    directory = Path(path_of_location(place.location))
+    directory = directory_of(place.location)
     if not directory.is_dir():
         raise PayloadStoreError(
             f"this process does not see {directory}, where the node at {link.url} makes the table",

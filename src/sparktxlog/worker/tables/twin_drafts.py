@@ -7,17 +7,14 @@ transaction: the next attempt makes another one.
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.submits.transactions import StagedCommitRequest
-from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
     InvalidRequestError,
     RowTableError,
@@ -25,20 +22,16 @@ from sparktxlog.errors import (
     UnknownSchemaError,
     UnknownTableError,
 )
-from sparktxlog.http.catalog_link import CatalogLink, path_of_location
+from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import full_table_name
 from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.storage.commit_tables.shared_tables import SharedTable, Twin
 from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
-from sparktxlog.storage.commit_tables.twin import (
-    TwinCommit,
-    add_unchanged_version,
-    make_plain_twin,
-    stage_twin_commit,
-    withdraw_twin_commit,
-)
+from sparktxlog.storage.commit_tables.twin import TwinCommit
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.worker_session import has_jvm
+from sparktxlog.worker.tables.places_of_tables import tables_beside
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -50,10 +43,10 @@ _MODES = {OperationKind.APPEND: "append", OperationKind.OVERWRITE: "overwrite"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Draft:
     uuid: str
-    table: Path
+    table: SharedTable
     #: What the twin was made of.
     version: int
-    twin: Path
+    twin: Twin
 
 
 class TwinDrafts:
@@ -69,7 +62,7 @@ class TwinDrafts:
         self._home = home
         #: By lower-case name, in the order in which they were touched.
         self._drafts: dict[str, _Draft] = {}
-        self._staged: list[tuple[Path, TwinCommit]] = []
+        self._staged: list[tuple[SharedTable, TwinCommit]] = []
 
     @property
     def names(self) -> list[str]:
@@ -78,7 +71,7 @@ class TwinDrafts:
 
     def frame(self, name: str) -> DataFrame:
         """Return a table with what the transaction wrote to it; errors as `in_sql`."""
-        return self._spark.read.format("delta").load(str(self._draft(name).twin))
+        return self._spark.read.format("delta").load(self._draft(name).twin.path)
 
     def in_sql(self, name: str) -> str:
         """Return what names the twin of a table in SQL.
@@ -87,7 +80,7 @@ class TwinDrafts:
             UnknownTableError, RowTableError: There is no such commit table (definite).
             StorageError: Its files are not here, or the disk is full.
         """
-        return f"delta.`{self._draft(name).twin}`"
+        return f"delta.{quoted_name(self._draft(name).twin.path)}"
 
     def write(self, kind: OperationKind, name: str, rows: DataFrame) -> None:
         """Append rows, or replace all rows by others.
@@ -104,7 +97,7 @@ class TwinDrafts:
                 field="kind",
                 value=kind.value,
             )
-        rows.write.format("delta").mode(mode).save(str(self._draft(name).twin))
+        rows.write.format("delta").mode(mode).save(self._draft(name).twin.path)
 
     def delete(self, name: str, predicate: str) -> None:
         """Delete the rows for which a predicate is true; errors as `in_sql`."""
@@ -114,12 +107,12 @@ class TwinDrafts:
         self, name: str, source: DataFrame, condition: str | Column, target: str, source_name: str
     ) -> DeltaMergeBuilder:
         """Begin a MERGE of Delta into a table; errors as `in_sql`."""
-        table = DeltaTable.forPath(self._spark, str(self._draft(name).twin)).alias(target)
+        table = DeltaTable.forPath(self._spark, self._draft(name).twin.path).alias(target)
         return table.merge(source.alias(source_name), condition)
 
     def written(self) -> list[str]:
         """Return the tables that statements changed, in lower case."""
-        return [n for n, one in self._drafts.items() if newest_commit(one.twin) > one.version]
+        return [n for n, one in self._drafts.items() if one.twin.newest() > one.version]
 
     def claim_reads(self) -> None:
         """Give each table that was only read a version without changes.
@@ -127,7 +120,7 @@ class TwinDrafts:
         So the transaction loses if somebody else commits to it meanwhile.
         """
         for name in self._drafts.keys() - {*self.written()}:
-            add_unchanged_version(self._drafts[name].twin)
+            self._drafts[name].twin.add_unchanged_version()
 
     def staged(self) -> tuple[StagedCommitRequest, ...]:
         """Stage what was done to each table, in its directory; return what a request says of it.
@@ -139,10 +132,10 @@ class TwinDrafts:
         """
         found = []
         for draft in self._drafts.values():
-            last = newest_commit(draft.twin)
+            last = draft.twin.newest()
             if last == draft.version:
                 continue  # nothing was changed
-            staged = stage_twin_commit(draft.table, draft.twin, draft.version + 1, last)
+            staged = draft.twin.stage(draft.version + 1, last)
             self._staged.append((draft.table, staged))
             found.append(
                 StagedCommitRequest(
@@ -158,16 +151,16 @@ class TwinDrafts:
     def close(self) -> None:
         """Remove the twins: no more is done on them."""
         for draft in self._drafts.values():
-            shutil.rmtree(draft.twin, ignore_errors=True)
+            draft.twin.remove()
             if has_jvm(self._spark):  # a server of Spark Connect forgets it by itself, later
-                forget_log(self._spark, draft.twin)
+                forget_log(self._spark, draft.twin.path)
         self._drafts.clear()
 
     def withdraw(self) -> None:
         """Remove what was staged, for the transaction did not take effect, and never will."""
         for table, commit in self._staged:
             with suppress(StorageError):  # a vacuum of the table removes what is left
-                withdraw_twin_commit(table, commit)
+                table.withdraw(commit)
         self._staged.clear()
 
     def _draft(self, name: str) -> _Draft:
@@ -183,17 +176,17 @@ class TwinDrafts:
                     "commit table.",
                     table=name,
                 ) from error
-            table = Path(path_of_location(shown.metadata.location))
             if shown.metadata.table_type != "MANAGED":
                 raise RowTableError(
                     f"{name!r} is a row table, and is only read through the catalog", value=name
                 )
+            location, version = shown.metadata.location, shown.latest_table_version
+            table = tables_beside(location).table(full_table_name(name), location)
             found = _Draft(
                 uuid=shown.metadata.table_uuid,
                 table=table,
-                version=shown.latest_table_version,
-                twin=table.parent / TRANSACTION_TWINS / uuid.uuid4().hex,
+                version=version,
+                twin=table.twin(version, TRANSACTION_TWINS, guarded=True),
             )
             self._drafts[full_table_name(name).lower()] = found
-            make_plain_twin(table, found.version, found.twin, history=False, guarded=True)
         return found
