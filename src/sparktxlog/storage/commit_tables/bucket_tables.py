@@ -43,7 +43,7 @@ from sparktxlog.delta.log_files import (
 )
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NotOfferedError, ObjectMissingError
-from sparktxlog.files.durability import storing
+from sparktxlog.files.durability import storing, write_at_once
 from sparktxlog.files.stores.store import Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.bucket_twin import BucketTwin, each
@@ -152,14 +152,11 @@ class LogCopy:
         target = self.directory / path
         with storing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            fresh = target.with_name(f"{target.name}.{uuid.uuid4().hex}.new")
             try:
                 content = self._store.open(f"{self._table}/{path}")
             except ObjectMissingError:
                 self._missing(path)
-            with fresh.open("wb") as file:
-                file.writelines(content.pieces)
-            fresh.replace(target)
+            write_at_once(target, content.pieces)
 
     def _missing(self, path: str) -> None:
         url = self._store.url_of(f"{self._table}/{path}")
