@@ -223,6 +223,18 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
             table = commit_tables / copied.uuid
             assert (table / "a.parquet").read_bytes() == FILES["a.parquet"]
             another = plain_table(tmp_path / "another")
+            whole = files_of(tmp_path / "another")
+
+            def of_others(*_: Any, **__: Any) -> None:
+                raise PermissionError(13, "Permission denied", "the attic")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(Attic, "keep", of_others)
+                left = await asyncio.to_thread(
+                    adopt_commits, another, lambda: 3, link, "default.another", way="move"
+                )
+            assert left.uuid and "could not be removed" in left.left and "the attic" in left.left
+            assert files_of(tmp_path / "another") == whole
             monkeypatch.setattr(table_adoption, "directory_of", lambda _: Path("/not/mounted"))
             with pytest.raises(PayloadStoreError, match="does not see /not/mounted"):
                 await asyncio.to_thread(adopt_commits, another, lambda: 3, link, NAME)

@@ -101,7 +101,9 @@ class Emptied:
 
 
 class Attic:
-    """An attic; its methods block.  Only one process at a time may put something into it.
+    """An attic; its methods block.
+
+    Only one process at a time may put something of one kind, table and mark into it.
 
     Args:
         root: Its directory, made by the first entry; on the disk of what is moved there.

@@ -342,11 +342,15 @@ def _taken_away(
     log, why = source / f".{_LOG}.moved", "its files moved to a commit table"
     try:
         move_durably(source / _LOG, log)
-        kept = attic.keep(log, kind=Kind.LOG, why=why, source=source / _LOG, **entry)
+        try:
+            kept = attic.keep(log, kind=Kind.LOG, why=why, source=source / _LOG, **entry)
+        except OSError:
+            move_durably(log, source / _LOG)  # the old table stays as it was
+            raise
         for file in needed:
             (source / file.path).unlink(missing_ok=True)
     except OSError as error:
-        return f"the files of the old table, or its log {log}, could not be removed: {error}"
+        return f"the old table could not be removed from {source}: {error}"
     _remove(log)
     return (
         f"the old log is {kept.path}, {kept.id} in the attic; what only older versions had is left "
