@@ -14,7 +14,7 @@ from tests.verification.mutation.mutant import Patch
 
 _CATALOG = "src/sparktxlog/runtime/commit_tables/commit_catalog.py"
 _PLACER = "src/sparktxlog/runtime/commit_tables/commit_placer.py"
-_STORE = "src/sparktxlog/storage/payloads/local_store.py"
+_ARRIVALS = "src/sparktxlog/files/arrivals.py"
 
 #: Name → what it patches.  The names say what a mutant does.
 PLACING: Mapping[str, Patch] = {
@@ -61,7 +61,7 @@ PLACING: Mapping[str, Patch] = {
         '        raise VersionConflictError("lost", transaction_id=receipt.transaction_id)\n',
     ),
     "takes-in-without-a-sync": Patch(
-        path=_STORE,
+        path=_ARRIVALS,
         old="            sync_or_rewrite(path)\n        return StagedFile(",
         new="        return StagedFile(",
     ),
