@@ -10,17 +10,14 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from io import BufferedReader
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sparktxlog.delta.file_paths import from_z85, vector_path
-from sparktxlog.errors import CorruptLogError
-from sparktxlog.files.durability import storage_error
-from sparktxlog.files.foreign_files import foreign_file
+from sparktxlog.delta.log_files import TablePlace, store_of
+from sparktxlog.errors import CorruptLogError, ObjectMissingError
 
 _MAGIC = 1_681_511_377
 _WITH_RUNS, _WITHOUT_RUNS = 12_347, 12_346
@@ -30,7 +27,7 @@ _PLACES_FROM = 4
 _LISTED, _BITS_BYTES = 4096, 8192
 
 
-def deleted_rows(table: Path, add: dict[str, Any]) -> NDArray[np.int64]:
+def deleted_rows(table: TablePlace, add: dict[str, Any]) -> NDArray[np.int64]:
     """Return the numbers of the rows of a file that a version does not have, ascending.
 
     Args:
@@ -38,7 +35,7 @@ def deleted_rows(table: Path, add: dict[str, Any]) -> NDArray[np.int64]:
 
     Raises:
         CorruptLogError: The vector is missing, or is damaged (definite).
-        StorageError: The disk fails.
+        StorageError: As `Store`.
     """
     vector = add.get("deletionVector")
     if not vector:
@@ -47,30 +44,27 @@ def deleted_rows(table: Path, add: dict[str, Any]) -> NDArray[np.int64]:
         found = np.concatenate([np.empty(0, np.int64), *_numbers(_bytes_of(table, vector))])
         if len(found) != vector["cardinality"]:
             raise ValueError(f"it has {len(found):,} rows, the log says {vector['cardinality']:,}")
-    except (ValueError, LookupError, struct.error, OSError) as error:
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise storage_error(error, table) from error
+    except (ValueError, LookupError, struct.error, ObjectMissingError) as error:
+        url = store_of(table).url
         raise CorruptLogError(
-            f"the deletion vector of {add['path']!r} in {table} cannot be read: {error}",
+            f"the deletion vector of {add['path']!r} in {url} cannot be read: {error}",
             hint="Repair the table: sparktxlog repair, with its name.",
             path=str(add["path"]),
         ) from error
     return found
 
 
-def _bytes_of(table: Path, vector: dict[str, Any]) -> bytes:
+def _bytes_of(table: TablePlace, vector: dict[str, Any]) -> bytes:
     size, coded = int(vector["sizeInBytes"]), str(vector["pathOrInlineDv"])
     if vector["storageType"] == "i":
         return from_z85(coded)[:size]
     if vector["storageType"] != "u":
         raise ValueError(f"it lies elsewhere, at {coded}")
-    path = table / vector_path(coded)
-    with foreign_file(table, path).open() as file:
-        file.seek(int(vector.get("offset") or 0))
-        raw = BufferedReader(file).read(size + 8)
+    store, path = store_of(table), vector_path(coded)
+    raw = store.read(path, offset=int(vector.get("offset") or 0), size=size + 8)
     content, said = raw[4:-4], (raw[:4], raw[-4:])
     if said != (struct.pack(">I", size), struct.pack(">I", zlib.crc32(content))):
-        raise ValueError(f"{path} has other bytes at {vector.get('offset')}")
+        raise ValueError(f"{store.url_of(path)} has other bytes at {vector.get('offset')}")
     return content
 
 
