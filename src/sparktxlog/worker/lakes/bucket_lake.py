@@ -82,7 +82,8 @@ class BucketLake:
         """
         check_payload(file, source)
         table = self.table(name)
-        if table.create(path, source) is Created.OTHER:
+        # Only who has the lock gives this name, and always to the same bytes.
+        if table.create(path, source, alone=True) is Created.OTHER:
             raise ApplyError(
                 f"{table.url_of(path)} is not the file {file.path} of the log",
                 hint="Somebody else put an object there, which is in no version of the table: "
