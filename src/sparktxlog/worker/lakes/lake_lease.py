@@ -131,18 +131,26 @@ class LakeLease:
             StoreUnavailableError: It could not be renewed in time, and perhaps is held still
                 (definite: nothing was done).
         """
+        self.check_owner()
+        if self._clock() > self._until:
+            raise StoreUnavailableError(
+                f"the lock of {self._store.url} was not renewed for "
+                f"{self._expiry_s - self._margin_s:.0f} s: the bucket does not answer",
+                url=self._store.url_of(self._key),
+            )
+
+    def check_owner(self) -> None:
+        """Return unless it is known that another process took the lock over.
+
+        Raises:
+            LockedError: It did (definite).
+        """
         if self._lost:
             raise LockedError(
                 f"the replica in {self._store.url} was taken over: {self._lost}",
                 hint="One worker writes a replica.  This one was too slow, or out of reach of the "
                 "bucket; the other one goes on.",
                 path=self._store.url,
-            )
-        if self._clock() > self._until:
-            raise StoreUnavailableError(
-                f"the lock of {self._store.url} was not renewed for "
-                f"{self._expiry_s - self._margin_s:.0f} s: the bucket does not answer",
-                url=self._store.url_of(self._key),
             )
 
     def release(self) -> None:

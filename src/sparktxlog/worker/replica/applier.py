@@ -122,7 +122,9 @@ class Applier:
         if here != self.state:
             directory.save(here)
             self._replica.state = here
-        self._reporter = Reporter(reporting or source, self.info.node_id, watch.now, lake)
+        self._reporter = Reporter(
+            reporting or source, self.info.node_id, watch.now, lake, directory.check_owner
+        )
         self._beats = reporting is not None
         self._batches = 0
         self._transactions = 0

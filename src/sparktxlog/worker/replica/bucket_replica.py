@@ -134,6 +134,10 @@ class BucketReplica:
         self._mark = content.found.mark
         return b"".join(content.pieces), self._store.url_of(STATE)
 
+    def check_owner(self) -> None:
+        """As `ReplicaHome.check_owner`."""
+        self._lease.check_owner()
+
     def on_close(self, release: Callable[[], None]) -> None:
         """Call `release` in `close`, before the replica's lock is released."""
         self._releases.append(release)

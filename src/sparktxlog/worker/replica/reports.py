@@ -84,6 +84,8 @@ class Reporter:
         source: Used by no other thread.
         batch: Returns how far the worker is in its batch.
         lake: Root of the replica's tables, absolute.
+        check_owner: Raises LockedError once another worker has the replica: what this one says of
+            it would be taken for news of the other one, which has the same id.
     """
 
     def __init__(
@@ -92,8 +94,9 @@ class Reporter:
         node_id: str,
         batch: Callable[[], BatchProgress | None] = lambda: None,
         lake: str = "",
+        check_owner: Callable[[], None] = lambda: None,
     ) -> None:
-        self._batch, self._lake = batch, lake
+        self._batch, self._lake, self._check_owner = batch, lake, check_owner
         self._source = source
         self._node_id = node_id
         self._lock = threading.Lock()
@@ -119,6 +122,7 @@ class Reporter:
         Raises:
             TransportError: The node did not take it; it is kept and sent again.
             TxLogError: The node refuses it (definite); it is kept too.
+            LockedError: Another worker has the replica (definite).
         """
         with self._lock:
             self._latest = report_of(
@@ -176,6 +180,7 @@ class Reporter:
 
     def _flush(self) -> Answer:
         while True:
+            self._check_owner()
             report, before = self._waiting[0], self.answer
             sent = self._sender.shortened(report)
             answer = self._source.report(sent)

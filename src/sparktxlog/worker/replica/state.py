@@ -226,6 +226,13 @@ class ReplicaHome(Protocol):
     def save(self, state: ReplicaState) -> None:
         """Replace the state durably."""
 
+    def check_owner(self) -> None:
+        """Return unless this process knows that another one has the replica.
+
+        Raises:
+            LockedError: It does (definite).
+        """
+
     def on_close(self, release: Callable[[], None]) -> None:
         """Call `release` in `close`, before the replica's lock is released."""
 
@@ -281,6 +288,9 @@ class ReplicaDirectory:
         path = self.own / "state.json"
         with storing(path):
             write_durably(path, msgspec.json.encode(state))
+
+    def check_owner(self) -> None:
+        """As `ReplicaHome.check_owner`: the system keeps the lock while this process lives."""
 
     def on_close(self, release: Callable[[], None]) -> None:
         """Call `release` in `close`, before the replica's lock is released."""

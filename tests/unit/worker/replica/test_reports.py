@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog
 
-from sparktxlog.errors import TransportError
+from sparktxlog.errors import LockedError, TransportError
 from sparktxlog.model.report import BatchProgress
 from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.state import ReplicaState
@@ -105,3 +105,22 @@ def test_the_heartbeat_outlives_failures_and_ends_with_its_context(error: Except
     seen = beats
     assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
     assert beats == seen
+
+
+def test_a_worker_that_was_overtaken_says_nothing_more(tmp_path: Path) -> None:
+    """The other one has the same id: its news would be mixed up with these."""
+    source, owns = MemoryLog(LogBuilder(tmp_path), tmp_path), [True]
+
+    def check_owner() -> None:
+        if not owns[0]:
+            raise LockedError("taken over")
+
+    reporter = Reporter(source, "a", check_owner=check_owner)
+    reporter.report(STATE)
+    owns[0] = False
+    with pytest.raises(LockedError):
+        reporter.report(replace(STATE, position=2))
+    with pytest.raises(LockedError):
+        reporter.beat()
+    reporter.end("failed")
+    assert [report.position for report in source.reports] == [1]
