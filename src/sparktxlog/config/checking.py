@@ -117,11 +117,7 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
             "is not kept for commit tables in a bucket (commit-table-url)",
         )
     lake, tables = read["lake-url"], read["commit-table-url"]
-    if (
-        lake
-        and tables
-        and (f"{lake}/".startswith(f"{tables}/") or f"{tables}/".startswith(f"{lake}/"))
-    ):
+    if lake and tables and _is_in(lake, tables) | _is_in(tables, lake):
         raise _wrong(
             values["lake-url"][1],
             "lake-url",
@@ -214,6 +210,11 @@ def _sealed(directory: Path) -> str:
     return next(
         (f"{e.name} in it is not writable" for e in entries if not os.access(e.path, os.W_OK)), ""
     )
+
+
+def _is_in(one: str, other: str) -> bool:
+    """Return whether a prefix of a bucket is another one, or in it."""
+    return f"{one}/".startswith(f"{other}/")
 
 
 def _resolve_places(read: dict[str, Any]) -> None:

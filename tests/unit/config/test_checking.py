@@ -107,3 +107,24 @@ def test_a_secret_that_others_can_read_or_write_is_refused(mode: int, tmp_path: 
         for private in (0o400, 0o600, 0o440, 0o640):
             file.chmod(private)
             load(**{f"{name}-file": str(file)})
+
+
+@pytest.mark.parametrize(
+    ("lake", "tables", "is_right"),
+    [
+        ("s3://lake/rows", "s3://lake/tables", True),
+        ("s3://lake/a2", "s3://lake/a", True),
+        ("s3://lake/a", "s3://lake/a/", False),
+        ("s3://lake/a/rows", "s3://lake/a", False),
+        ("s3://lake/a", "s3://lake/a/tables", False),
+    ],
+)
+def test_row_tables_and_commit_tables_have_prefixes_of_their_own(
+    lake: str, tables: str, is_right: bool
+) -> None:
+    if is_right:
+        assert load(lake_url=lake, commit_table_url=tables).lake_url == lake
+        return
+    with pytest.raises(ConfigError, match="a prefix of its own") as caught:
+        load(lake_url=lake, commit_table_url=tables)
+    assert caught.value.fields["key"] == "lake-url"

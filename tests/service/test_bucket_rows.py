@@ -1,0 +1,122 @@
+"""A node whose row tables lie in a bucket: what it shows of them, and what it does not lend."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.service.test_catalog_api import catalog
+from tests.service.test_catalog_of_rows import TABLES, make
+from tests.support import store_servers
+from tests.support.delta_writer import path_of
+from tests.support.replica_lakes import report_of
+from tests.support.store_servers import BUCKET, StoreServer
+
+from sparktxlog.errors import NotFoundError
+from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.worker.apply.tables import create_table
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as found:
+        yield found
+
+
+def settings(server: StoreServer, prefix: str, endpoint: str = "") -> dict[str, str]:
+    return {
+        "lake_url": f"s3://{BUCKET}/{prefix}",
+        "store_endpoint": endpoint or server.endpoint,
+        "store_region": "us-east-1",
+        "store_allow_http": "true",
+        "store_credentials_file": str(server.credentials_file),
+    }
+
+
+def report(node: Any, position: int, lake: str) -> dict[str, Any]:
+    status = node.status() | {"position": position}
+    made = report_of(status, 0, "worker of A")
+    tables = {"orders": made.tables["t"]}
+    found: dict[str, Any] = msgspec.to_builtins(replace(made, tables=tables))
+    return found | {"lake": lake}
+
+
+def test_row_tables_in_a_bucket_are_shown_where_they_are(
+    tmp_path: Path, server: StoreServer
+) -> None:
+    prefix = f"rows-{os.urandom(4).hex()}"
+    url, store = f"s3://{BUCKET}/{prefix}", server.store(prefix)
+
+    async def main() -> None:
+        async with catalog(tmp_path, **settings(server, prefix)) as caller:
+            node = caller.node
+            await make(node)
+            assert (await caller.ask("GET", path_of("orders")))[0] == 404
+            definition = node.base.master.tables["orders"]
+            table = PartOfStore(store, "orders")
+            txn = {"appId": "a", "version": 1}
+            await asyncio.to_thread(create_table, table, definition, "{}", txn)
+            status, shown = await caller.ask("GET", path_of("orders"))
+            assert status == 200 and shown["metadata"]["location"] == f"{url}/orders"
+            assert shown["latest-table-version"] == 0
+            status, listed = await caller.ask("GET", TABLES)
+            assert [one["name"] for one in listed["tables"]] == ["orders"]
+            _, info = await caller.ask("GET", "/v1/info")
+            assert info["lake_url"] == url
+            assert info["lake_root"] == str(node.config.lake_dir)
+            _, described = await caller.ask("GET", "/v1/descriptions/orders")
+            assert described["location"] == f"{url}/orders"
+            with pytest.raises(NotFoundError, match=f"lie in {url}"):
+                await node.donor.lend("w")
+            store.remove([one.key for one in store.list("orders")])
+            assert (await caller.ask("GET", path_of("orders")))[0] == 404
+
+    asyncio.run(main())
+
+
+def test_the_worker_of_another_lake_is_refused(tmp_path: Path, server: StoreServer) -> None:
+    url = f"s3://{BUCKET}/rows"
+
+    async def main() -> None:
+        async with catalog(tmp_path, **settings(server, "rows")) as caller:
+            await make(caller.node)
+            position = caller.node.status()["position"]
+            for lake, right in (
+                (url.replace("s3:", "s3a:"), 200),
+                (url, 200),
+                (f"{url}2", 400),
+                (str(caller.node.config.lake_dir), 400),
+            ):
+                body = report(caller.node, position, lake) | {"worker_id": lake}
+                status, answer = await caller.ask("POST", "/v1/worker/reports", body)
+                assert status == right, (lake, answer)
+                assert right == 200 or url in answer["detail"]
+
+    asyncio.run(main())
+
+
+def test_a_bucket_that_is_down_hides_no_other_table(tmp_path: Path, server: StoreServer) -> None:
+    """What is asked for by name fails with the reason; a list goes on without it."""
+    prefix = f"rows-{os.urandom(4).hex()}"
+    given = settings(server, prefix) | {"store_region": "us-east-1"}
+    wrong = tmp_path / "wrong"
+    wrong.write_text("AWS_ACCESS_KEY_ID=nobody\nAWS_SECRET_ACCESS_KEY=nothing\n")
+    wrong.chmod(0o600)
+    given["store_credentials_file"] = str(wrong)
+
+    async def main() -> None:
+        async with catalog(tmp_path / "nodes", **given) as caller:
+            await make(caller.node)
+            status, answer = await caller.ask("GET", path_of("orders"))
+            assert status >= 500 and BUCKET in answer["error"]["message"]
+            assert "nothing" not in str(answer)
+            status, listed = await caller.ask("GET", TABLES)
+            assert status == 200 and listed["tables"] == []
+
+    asyncio.run(main())
