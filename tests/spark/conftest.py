@@ -26,8 +26,23 @@ def spark() -> Iterator[SparkSession]:
     # Else each job looks for the line that began it.
     for name in ("callSite.short", "callSite.long"):
         session.sparkContext.setLocalProperty(name, "tests")
+    _keep_classes(session)
     yield session
     session.stop()
+
+
+def _keep_classes(session: SparkSession) -> None:
+    """Keep classes that PySpark asks for by names without a package.
+
+    Each time the JVM looks for them in all packages that PySpark imports, and so in hundreds of
+    JARs: a twentieth of its work.
+    """
+    for path in ("PythonUtils", "functions", "py4j.reflection.TypeUtil"):
+        place = session.sparkContext._jvm
+        for name in path.split("."):
+            found = getattr(place, name)
+            setattr(place, name, found)
+            place = found
 
 
 @pytest.fixture
