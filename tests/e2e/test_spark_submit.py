@@ -131,13 +131,18 @@ def test_a_job_writes_delta_and_its_exit_code_is_handed_through(tmp_path: Path) 
     job = tmp_path / "job.py"
     job.write_text(
         "import sys\n"
+        "from sparktxlog.api.jobs.progress_lines import say, start_logging\n"
         "from sparktxlog.api.session import build_session\n"
         "spark = build_session(master=None)\n"
         f"spark.range(3).write.format('delta').save({str(tmp_path / 'table')!r})\n"
         "print(spark.sparkContext.master, spark.conf.get('spark.sql.session.timeZone'))\n"
+        # Spark merges a driver's stderr into its stdout, which script and job undo.
+        "start_logging()\n"
+        "say('for people')\n"
         "sys.exit(3)\n"
     )
     found = submit("--master", "local[1]", str(job))
     assert found.returncode == 3, found.stderr[-2000:]
     assert found.stdout == "local[1] UTC\n"
+    assert "for people\n" in found.stderr
     assert (tmp_path / "table" / "_delta_log").is_dir()

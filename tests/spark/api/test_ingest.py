@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
-from tests.support.command_line import invoke
+from tests.support.command_line import invoke, run_job
 
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.jobs.ingest import Ingest, ingest
@@ -106,13 +106,13 @@ def test_inputs_that_do_not_fit_are_refused(
     assert log.position() == position
 
 
-def _run(*command: str) -> tuple[int, dict[str, Any], str]:
-    """Run a job; return its exit code, what stdout has, one line of JSON, and its stderr."""
+def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Run the job as a process; return its exit code, the JSON of its one line, and its stderr."""
     run = subprocess.run(
-        [*command, "--json"],
+        [sys.executable, str(ROOT / "jobs" / "commit.py"), *arguments, "--json"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARKTXLOG_PYTHON": sys.executable},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         timeout=240,
         check=False,
     )
@@ -120,44 +120,31 @@ def _run(*command: str) -> tuple[int, dict[str, Any], str]:
     return run.returncode, json.loads(run.stdout or "{}"), run.stderr
 
 
-def _job(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    return _run(sys.executable, str(ROOT / "jobs" / "commit.py"), *arguments)
-
-
+@pytest.mark.usefixtures("jobs_share_spark")
 def test_the_job_commits_and_ends_with_one_json_line(
     log: TxLog,
     node: RunningNode,
     tmp_path: Path,
-    jobs_share_spark: None,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """Under spark-submit.sh it is as any job: tests/e2e/test_spark_submit.py."""
     log.create_table("jobbed", "id bigint")
     (tmp_path / "in.csv").write_text("id\n1\n2\n")
-    arguments = (
-        "--url",
-        node.url,
-        "--table",
-        "jobbed",
-        "--input",
-        str(tmp_path / "in.csv"),
-        "--format",
-        "csv",
-    )
-    # Spark merges a driver's stderr into its stdout, which spark-submit.sh undoes.
-    code, result, errors = _run(
-        str(ROOT / "spark-submit.sh"),
-        "--master",
-        "local[1]",
-        str(ROOT / "jobs" / "commit.py"),
-        *arguments,
-    )
-    assert (code, result["outcome"], result["level"]) == (0, "committed", "ordered"), errors
-    assert f"to jobbed: transaction {result['transaction_id']} is ordered at position" in errors
+    arguments = ("--url", node.url, "--table", "jobbed", "--format", "csv", "--json")
+    arguments += ("--input", str(tmp_path / "in.csv"))
+    capfd.readouterr()
+    assert run_job(monkeypatch, "commit", *arguments) == 0
+    said = capfd.readouterr()
+    (line,) = said.out.splitlines()
+    result = json.loads(line)
+    assert (result["outcome"], result["level"]) == ("committed", "ordered")
+    told = f"to jobbed: transaction {result['transaction_id']} is ordered at position"
+    assert told in said.err
     log.site.worker.apply(result["position"], 60)  # type: ignore[union-attr]
     assert log.table("jobbed").count() == 2
     # The command does the same.
-    same = ("--transaction-id", result["transaction_id"], "--json")
+    same = ("--transaction-id", result["transaction_id"])
     assert invoke(monkeypatch, "commit", *arguments, *same) == 0
     again = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert again["position"] == result["position"]
