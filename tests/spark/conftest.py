@@ -16,6 +16,9 @@ _QUICK = {
     "spark.databricks.delta.snapshotPartitions": "1",
     # A VACUUM lists a table's few directories in so many tasks, 10,000 if nobody says otherwise.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    # Of a server of Spark Connect that a test starts in this JVM.
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
 }
 
 

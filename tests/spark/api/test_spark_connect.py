@@ -10,33 +10,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode
-from tests.support.spark_programs import spark_program
-
-from sparktxlog.api.session import _SETTINGS, SPARK_RELEASE
-from sparktxlog.api.spark_jars import known_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
-_SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_SERVICE = "org.apache.spark.sql.connect.service.SparkConnectService"
 _ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def remote(spark: object) -> Iterator[str]:
-    """Return the URL of a running server; the session before it has resolved the JARs."""
-    settings = _SETTINGS | {
-        "spark.jars": known_jars(SPARK_RELEASE),
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": "0",
-    }
-    options = [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
-    with spark_program(
-        "spark-submit",
-        *("--master", "local[2]", *options, "--class", _SERVER, "spark-internal"),
-        told=r"Connect server started at: \S+:(\d+)",
-    ) as port:
+def remote(spark: SparkSession) -> Iterator[str]:
+    """Return the URL of a server in the JVM of the tests' session."""
+    jvm = spark.sparkContext._jvm
+    service = getattr(jvm, _SERVICE)
+    service.start(spark.sparkContext._jsc.sc())
+    try:
+        port = getattr(getattr(jvm, f"{_SERVICE}$"), "MODULE$").localPort()
         yield f"sc://127.0.0.1:{port}"
+    finally:
+        service.stop(*(getattr(service, f"stop$default${n}")() for n in (1, 2)))
 
 
 def test_a_driver_without_a_jvm_commits(remote: str, node: RunningNode) -> None:
