@@ -1,15 +1,25 @@
-"""The notebooks run from their first cell to their last, and show what they say."""
+"""The notebooks run from their first cell to their last, and show what they say.
+
+Those without Spark run in a kernel of their own.  Those with Spark run as in a kernel, inside an
+event loop, in the tests' session: a JVM of their own would take half of their time.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import re
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from pyspark.sql import SparkSession
 
 pytestmark = [
     pytest.mark.spark,
@@ -38,12 +48,18 @@ def _text(notebook: nbformat.NotebookNode) -> str:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
-    """Return a function that runs a notebook in an empty directory, and returns its text."""
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What notebooks find of the machine: the project, and an empty directory."""
     monkeypatch.delenv("SPARKTXLOG_URL", raising=False)
     path = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{path}".rstrip(os.pathsep))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+@pytest.fixture
+def run(environment: None, tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that runs a notebook in a kernel, and returns its text."""
 
     def execute(name: str) -> str:
         notebook = _stored(name)
@@ -54,8 +70,38 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]
     return execute
 
 
-def test_the_quickstart_runs(run: Callable[[str], str]) -> None:
-    stored, ran = _text(_stored("quickstart.ipynb")), run("quickstart.ipynb")
+@pytest.fixture
+def run_here(
+    environment: None,
+    spark: SparkSession,
+    jobs_share_spark: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Iterator[Callable[[str], str]]:
+    """Return a function that runs a notebook in this process, and returns its text."""
+    monkeypatch.chdir(tmp_path)
+    said = StringIO()
+
+    async def cells(name: str) -> None:
+        names = {"__name__": "__main__"}
+        for number, cell in enumerate(_stored(name).cells):
+            if cell.cell_type == "code":
+                exec(compile(cell.source, f"{name}[{number}]", "exec"), names)
+
+    def execute(name: str) -> str:
+        with redirect_stdout(said):
+            asyncio.run(cells(name))
+        return said.getvalue()
+
+    level = logging.getLogger("sparktxlog").level
+    yield execute
+    # Notebooks that break something on purpose make logs silent.
+    logging.getLogger("sparktxlog").setLevel(level)
+    spark.sparkContext.setLogLevel("WARN")
+
+
+def test_the_quickstart_runs(run_here: Callable[[str], str]) -> None:
+    stored, ran = _text(_stored("quickstart.ipynb")), run_here("quickstart.ipynb")
     for text in (stored, ran):
         assert "[schema-mismatch]" in text
         assert "60 transactions, 3000 rows, 1 run" in text
@@ -81,8 +127,8 @@ def _told(text: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_the_bank_keeps_its_total_when_a_site_is_killed(run: Callable[[str], str]) -> None:
-    text = run("bank.ipynb")
+def test_the_bank_keeps_its_total_when_a_site_is_killed(run_here: Callable[[str], str]) -> None:
+    text = run_here("bank.ipynb")
     told = _told(text)
     assert [state[-1] for state in told] == ["300"] * 2 + ["350"] * 2 + ["300"] * 6
     # Newest first: while A is down, and once it is back.
@@ -128,10 +174,10 @@ def test_estimates_turn_from_replay_to_copy(run: Callable[[str], str]) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_divergence_is_found_and_repaired(run: Callable[[str], str]) -> None:
+def test_a_divergence_is_found_and_repaired(run_here: Callable[[str], str]) -> None:
     # Who wrote past the log is who runs it; either other site may lend its tables.
     varies = re.compile(r"by user \S+ with \S+ \S+|from [AB]\b|\|\[[AB]")
-    text = varies.sub("…", run("finding_a_divergence.ipynb"))
+    text = varies.sub("…", run_here("finding_a_divergence.ipynb"))
     stored = _text(_stored("finding_a_divergence.ipynb"))
     assert varies.sub("…", stored) == text, "it is kept with older outputs"
     assert "table orders, site C: equal at 4, different at 5" in text
