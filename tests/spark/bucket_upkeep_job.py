@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from pyspark.sql import SparkSession
-from tests.spark.bucket_job import QUICK
+from tests.spark.buckets_job import QUICK
 
 import sparktxlog
 from sparktxlog.api.session import build_session

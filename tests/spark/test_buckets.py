@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.architecture.source_tree import ROOT
 from tests.support.java_programs import compile_java
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
 from tests.support.store_servers import BUCKET, KEY, SECRET, StoreServer, seaweedfs
+
+_TABLE = f"s3://{BUCKET}/site a/t"
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -32,39 +35,9 @@ def environ_of(server: StoreServer) -> dict[str, str]:
     }
 
 
-def run_job(server: StoreServer, name: str, *arguments: str) -> dict[str, Any]:
-    """Run a program of this folder; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name(name)), *arguments],
-        env=os.environ | environ_of(server) | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert SECRET not in done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def test_a_table_in_a_bucket_is_written_merged_and_read(tmp_path: Path) -> None:
-    table = f"s3://{BUCKET}/site a/t"
-    with seaweedfs(tmp_path / "bucket") as server:
-        found = run_job(server, "bucket_job.py", table)
-        options = environ_of(server) | {"AWS_ALLOW_HTTP": "true"}
-        other = DeltaTable(table, storage_options=options)
-        rows = other.to_pyarrow_table().sort_by("id").to_pylist()
-    said = {n: "merged" if n >= 15 else "first" for n in range(25)}
-    assert found["rows"] == [[n, said[n]] for n in range(1, 25, 2)]
-    assert rows == [{"id": n, "part": n % 2, "said": said[n]} for n in range(25)]
-    assert other.version() == 2
-    assert found["settings"]["spark.hadoop.fs.s3a.endpoint"] == server.endpoint
-
-
 @contextmanager
 def two_sites(directory: Path, server: StoreServer) -> Iterator[list[str]]:
-    """Run the nodes A and B, each with a prefix of its name in the bucket; give their URLs."""
+    """Run the nodes of two sites with a prefix of the bucket each; give their URLs."""
     ports = dict(zip("AB", free_ports(2), strict=True))
     with ExitStack() as running:
         nodes = [
@@ -92,25 +65,67 @@ def two_sites(directory: Path, server: StoreServer) -> Iterator[list[str]]:
         yield [node.url for node in nodes]
 
 
+@dataclass(frozen=True)
+class Sites:
+    """A bucket, and the nodes A and B, each with a prefix of its name in it."""
+
+    server: StoreServer
+    urls: list[str]
+    #: Compiled classes of the connector that sessions need.
+    classes: str
+
+    def run(self, job: str, *arguments: str) -> dict[str, Any]:
+        """Run a program of this folder; return what it prints."""
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name(job)), self.classes, *arguments],
+            env=os.environ | environ_of(self.server) | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+            capture_output=True,
+            text=True,
+            timeout=540,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert SECRET not in done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
 @pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(compile_java("io/unitycatalog/spark", tmp_path_factory.mktemp("plugin")))
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    directory = tmp_path_factory.mktemp("buckets")
+    classes = compile_java("io/unitycatalog/spark", directory / "plugin")
+    with seaweedfs(directory / "bucket") as server, two_sites(directory, server) as urls:
+        yield Sites(server, urls, str(classes))
 
 
-def test_sql_at_two_sites_writes_one_table_in_two_buckets(tmp_path: Path, classes: str) -> None:
-    with seaweedfs(tmp_path / "bucket") as server, two_sites(tmp_path, server) as urls:
-        found = run_job(server, "two_buckets_job.py", classes, *urls)
+@pytest.fixture(scope="module")
+def said(sites: Sites) -> dict[str, Any]:
+    """Return what one job found that does both."""
+    return sites.run("buckets_job.py", _TABLE, *sites.urls)
+
+
+def test_a_table_in_a_bucket_is_written_merged_and_read(sites: Sites, said: dict[str, Any]) -> None:
+    names = {n: "merged" if n >= 15 else "first" for n in range(25)}
+    assert said["by_url"]["rows"] == [[n, names[n]] for n in range(1, 25, 2)]
+    other = DeltaTable(_TABLE, storage_options=environ_of(sites.server))
+    rows = other.to_pyarrow_table().sort_by("id").to_pylist()
+    assert rows == [{"id": n, "part": n % 2, "said": names[n]} for n in range(25)]
+    assert other.version() == 2
+    assert said["settings"]["spark.hadoop.fs.s3a.endpoint"] == sites.server.endpoint
+
+
+def test_sql_at_two_sites_writes_one_table_in_two_buckets(said: dict[str, Any]) -> None:
     rows = [[number, f"by {site}!"] for number, site in enumerate("abab")]
-    for name, site in zip("AB", (found["a"], found["b"]), strict=True):
+    for name, site in zip("AB", said["by_sites"].values(), strict=True):
         assert site["rows"] == rows
         assert site["file"].startswith((f"s3://{BUCKET}/{name}/", f"s3a://{BUCKET}/{name}/"))
 
 
-def test_tables_in_buckets_are_maintained_and_change_together(tmp_path: Path, classes: str) -> None:
-    with seaweedfs(tmp_path / "bucket") as server, two_sites(tmp_path, server) as urls:
-        found = run_job(server, "bucket_upkeep_job.py", classes, f"s3://{BUCKET}", *urls)
-        left = [one.key for name in "AB" for one in server.store(name).list(".twins")]
-        left += [one.key for name in "AB" for one in server.store(name).list(".transactions")]
+def test_tables_in_buckets_are_maintained_and_change_together(sites: Sites) -> None:
+    found = sites.run("bucket_upkeep_job.py", f"s3://{BUCKET}", *sites.urls)
+    stores = [sites.server.store(name) for name in "AB"]
+    left = [one.key for store in stores for one in store.list(".twins")]
+    left += [one.key for store in stores for one in store.list(".transactions")]
     assert left == []
     rows = [[0, "x y"], [2, "x y"], [3, "x y"], [10, "z"], [12, "z"], [13, "z"], [20, "x y"]]
     assert found["rows"] == rows
