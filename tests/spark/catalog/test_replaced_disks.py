@@ -1,20 +1,19 @@
 """Three disks replaced one after the other, as docs/sites.md says word for word: nothing is lost.
 
-Nodes and workers are processes of their own; Spark writes a row table and a commit table.
+Nodes are processes of their own, workers threads of the test; Spark writes a row table and a commit
+table.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from tests.architecture.source_tree import ROOT
 from tests.spark.catalog.conftest import catalogs_at
+from tests.spark.followers import follower
 from tests.support.forked_nodes import run_command
 from tests.support.node_processes import Cluster, NodeProcess, append, wait_until
 
@@ -38,32 +38,21 @@ DEFAULT_URL, DOCUMENTED_URL = "SPARKTXLOG_URL", "http://b.example.com:7070"
 
 
 class Site:
-    """A node and its worker, two processes that are stopped and started together."""
+    """A node and its worker, which are stopped and started together."""
 
-    def __init__(self, node: NodeProcess) -> None:
+    def __init__(self, node: NodeProcess, spark: SparkSession) -> None:
         self.node = node
         self.name = node.name
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._spark = spark
+        self._worker = ExitStack()
 
     def start_worker(self) -> None:
-        command = [sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", self.node.url]
-        with self.node.log.with_name(f"worker-{self.name}.log").open("ab") as log:
-            self._worker = subprocess.Popen(
-                [*command, "--follow", "--master", "local[1]"],
-                env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-                stdout=log,
-                stderr=log,
-            )
+        self._worker.enter_context(follower(self._spark, self.node))
 
     def stop_worker(self) -> None:
-        assert self._worker is not None
-        self._worker.terminate()
-        assert self._worker.wait(60) == 0
-
-    def kill_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker.wait(10)
+        self._worker.close()
+        # What a process would keep of its tables ends with it.
+        self._spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
     def run(self, command: str) -> tuple[int, Any]:
         """Run a command of the page at this node; return its exit code, and its JSON."""
@@ -90,18 +79,16 @@ class Site:
 
 
 @contextmanager
-def three_sites(directory: Path) -> Iterator[dict[str, Site]]:
+def three_sites(directory: Path, spark: SparkSession) -> Iterator[dict[str, Site]]:
     cluster = Cluster(directory, "ABC", settings=SETTINGS)
-    sites = {name: Site(node) for name, node in cluster.nodes.items()}
-    try:
+    sites = {name: Site(node, spark) for name, node in cluster.nodes.items()}
+    with ExitStack() as stack:
+        stack.callback(cluster.stop)
         cluster.start()
         for site in sites.values():
             site.start_worker()
+            stack.callback(site.stop_worker)
         yield sites
-    finally:
-        for site in sites.values():
-            site.kill_worker()
-        cluster.stop()
 
 
 def written_at(site: Site, number: int, session: SparkSession) -> None:
@@ -137,7 +124,7 @@ def test_three_replaced_disks_lose_no_rows(
         "sparktxlog drill",
     ]
     survival, _, tables, drill = commands[:4]
-    with three_sites(tmp_path) as sites:
+    with three_sites(tmp_path, spark) as sites:
         places = {name.lower(): (site.node.url, "any") for name, site in sites.items()}
         with catalogs_at(spark, plugin_classes, places):
             with closing(connect(spark, sites["A"].node.url)) as log:
