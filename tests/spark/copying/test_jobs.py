@@ -201,34 +201,18 @@ def test_a_fault_of_one_site_is_found_and_repaired_without_an_operator(
 
 
 def test_a_worker_in_another_lake_or_of_another_site_is_refused(
-    sites: Sites, tmp_path: Path
+    sites: Sites, run_job: RunJob, tmp_path: Path
 ) -> None:
-    """Two processes, each with one wrong word in its command line; both would go on for ever."""
+    """Two jobs, each with one wrong word in its command line; both would go on for ever."""
     applied, own = sites.cluster.nodes["A"].replica(), sites.lake("A")
     sites.cluster.nodes["A"].commit(append(125))
     sites.cluster.publish()
     other = tmp_path / "lake"
-    workers = [
-        subprocess.Popen(
-            [
-                *(sys.executable, str(ROOT / "jobs" / "apply.py"), "--url", url),
-                *("--lake", str(lake), "--follow", "--json", "--master", "local[1]"),
-            ],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    (at_other, elsewhere), (at_b, foreign) = (
+        run_job("apply", "--url", url, "--lake", str(lake), "--follow")
         for url, lake in ((sites.url("A"), other), (sites.url("B"), own))
-    ]
-    try:
-        said = [worker.communicate(timeout=120) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait(10)
-    elsewhere, foreign = (json.loads(out.splitlines()[-1]) for out, _ in said)
-    assert [elsewhere["exit_code"], foreign["exit_code"]] == [job.ERROR] * 2, said
+    )
+    assert [at_other, at_b] == [job.ERROR] * 2
     for words in (f"to the lake {other}", f"shows and lends {own}", "set lake-dir of this node"):
         assert words in str(elsewhere["error"])
     for words in (f"in {own} is that of site 'A'", "is site 'B'", "(--url)", "--take-lake"):
