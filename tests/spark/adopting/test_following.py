@@ -108,6 +108,7 @@ def test_all_that_jobs_do(
     assert follower.step() == []
 
 
+@pytest.mark.thorough
 def test_without_keys_changed_rows_replace_the_table(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ def insert(path: Path, *rows: tuple[int, str]) -> None:
     write_deltalake(path, pa.table(columns), mode="append")
 
 
+@pytest.mark.thorough
 def test_a_key_that_is_there_twice_takes_no_other_row_along(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
@@ -248,6 +250,7 @@ def test_a_key_that_is_there_twice_takes_no_other_row_along(
         check_equal(spark, sites, "twice", f"delta.`{path}`")
 
 
+@pytest.mark.thorough
 def test_another_table_in_the_same_place_is_not_followed(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
@@ -278,6 +281,7 @@ def test_another_table_in_the_same_place_is_not_followed(
     check_equal(spark, sites, "moved", f"delta.`{path}`")
 
 
+@pytest.mark.thorough
 def test_versions_that_are_gone(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
     table = made(spark, tmp_path / "t", "TBLPROPERTIES ('delta.checkpointInterval' = '2')")
     path = str(tmp_path / "t")

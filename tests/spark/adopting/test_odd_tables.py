@@ -69,9 +69,8 @@ def check_found(spark: SparkSession, sites: TwoSites, name: str, path: Path) -> 
         assert sorted(by_arrow.collect()) == rows
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("TIMESTAMP_MICROS", marks=pytest.mark.thorough), "INT96"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["TIMESTAMP_MICROS", "INT96"])
 def test_values_of_the_old_calendar_are_written_again(
     spark: SparkSession, sites: TwoSites, tmp_path: Path, kind: str
 ) -> None:

@@ -28,6 +28,7 @@ def node(tmp_path: Path) -> RunningNode:
     return start_node(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_share_spark")
 def test_the_page_works(
     spark: SparkSession,

@@ -158,6 +158,7 @@ def foreign_table(path: Path, rows: list[dict[str, str | None]]) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_partition_values_in_the_forms_of_other_engines(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
@@ -194,6 +195,7 @@ def test_partition_values_in_the_forms_of_other_engines(
     ]
 
 
+@pytest.mark.thorough
 def test_odd_floats_of_others_are_found_by_filters_once_they_are_adopted(
     spark: SparkSession, sites: TwoSites, tmp_path: Path
 ) -> None:
@@ -490,6 +492,7 @@ def test_no_rows(spark: SparkSession, sites: TwoSites, tmp_path: Path) -> None:
     assert os.path.isdir(path)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("jobs_share_spark")
 def test_a_table_is_given_back_at_each_site(
     spark: SparkSession,

@@ -297,6 +297,7 @@ def test_no_rows_change_nothing_and_an_overwrite_with_none_empties(
     assert len(_staged(node)) == files
 
 
+@pytest.mark.thorough
 def test_an_empty_micro_batch_does_not_end_a_stream(
     spark: SparkSession, log: TxLog, node: RunningNode, tmp_path: Path
 ) -> None:

@@ -182,7 +182,7 @@ def test_a_refused_upload_is_a_typed_error_without_the_token(
         assert wrong not in told and TOKEN not in told
 
 
-@pytest.mark.parametrize("way", ["batch", "stream"])
+@pytest.mark.parametrize("way", ["batch", pytest.param("stream", marks=pytest.mark.thorough)])
 def test_the_data_source_uploads(
     spark: SparkSession, node: RunningNode, log: TxLog, tmp_path: Path, way: str
 ) -> None:

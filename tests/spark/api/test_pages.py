@@ -66,6 +66,7 @@ def test_the_part_about_spark_runs(
     log.close()
 
 
+@pytest.mark.thorough
 def test_the_part_without_spark_runs(
     spark: SparkSession, node: RunningNode, log: TxLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

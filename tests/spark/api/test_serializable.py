@@ -31,6 +31,7 @@ def _rows(log: TxLog) -> list[tuple[object, ...]]:
     return [tuple(row) for row in log.table("stock").orderBy("id").collect()]
 
 
+@pytest.mark.thorough
 def test_who_loses_reads_again_and_loses_no_update(
     spark: SparkSession, log: TxLog, other: Client
 ) -> None:

@@ -77,6 +77,7 @@ def _is_late_once(log: TxLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "apply", late)
 
 
+@pytest.mark.thorough
 def test_batches_merges_and_reads_of_the_table_as_it_was(
     spark: SparkSession, log: TxLog, other: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

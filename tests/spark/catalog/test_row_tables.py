@@ -139,6 +139,7 @@ def test_writes_of_a_row_table_end_before_their_commit(
     assert not [row for row in rows(tx, "SELECT * FROM tx.default.orders") if row[1] == "z"]
 
 
+@pytest.mark.thorough
 def test_row_tables_in_schemas(
     tx: SparkSession, log: TxLog, node: RunningNode, lake: Path, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def _stream(session: SparkSession, site: str, checkpoint: Path) -> None:
     assert query.awaitTermination(120)
 
 
+@pytest.mark.thorough
 def test_a_stream_that_stops_at_one_site_goes_on_at_the_other(
     sites: SparkSession,
     nodes: dict[str, NodeProcess],

@@ -189,6 +189,7 @@ def test_names_in_files_come_along(site: Site, tmp_path: Path) -> None:
         assert recount_tables(site.spark, one.lake) == {}
 
 
+@pytest.mark.thorough
 def test_a_copy_past_a_drop_takes_nothing_of_the_dropped_table(site: Site) -> None:
     """A table that was created again comes with its own log, though it looks the same."""
     log = site.source.log
@@ -210,6 +211,7 @@ def test_a_copy_past_a_drop_takes_nothing_of_the_dropped_table(site: Site) -> No
     site.check()
 
 
+@pytest.mark.thorough
 def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> None:
     keyed = str(site.lake / "keyed")
     twin = "SELECT 777L AS id, map('mine', 1) AS m"
@@ -242,6 +244,7 @@ def test_foreign_rows_go_to_quarantine_and_damage_is_repaired(site: Site) -> Non
     assert kept.read_bytes() == bytes(len(content))
 
 
+@pytest.mark.thorough
 def test_a_wrong_donor_replaces_nothing(site: Site) -> None:
     before = {name: site.rows(name) for name in ("keyed", "bronze.parts")}
     granted = lease_of(site.source.donor)

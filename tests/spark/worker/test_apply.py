@@ -106,7 +106,7 @@ def test_all_kinds_in_one_batch_fold_to_the_reference(spark: SparkSession, tmp_p
     assert state is not None and state.tables["orders"].version == 2
 
 
-@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("vectors", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_an_operation_that_names_a_key_twice_is_folded_all_the_same(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, vectors: bool
 ) -> None:
@@ -190,7 +190,7 @@ def test_an_empty_partition_counts_as_the_null_that_delta_stores(
     assert [row[1] for row in rows_in(spark, lake, "orders")] == [None, "x"]
 
 
-@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("vectors", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_files_are_found_by_partition_values_of_all_scripts(
     spark: SparkSession, tmp_path: Path, vectors: bool
 ) -> None:
@@ -215,7 +215,7 @@ def test_files_are_found_by_partition_values_of_all_scripts(
     assert recount_tables(spark, lake) == {}
 
 
-@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("vectors", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_columns_have_the_names_that_the_worker_could_want(
     spark: SparkSession, tmp_path: Path, vectors: bool
 ) -> None:

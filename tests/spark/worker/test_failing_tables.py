@@ -141,6 +141,7 @@ def test_tables_that_cannot_be_applied_stand_still_alone(
     check(spark, log, lake)
 
 
+@pytest.mark.thorough
 def test_tables_that_become_unreadable_are_dropped(
     spark: SparkSession, log: LogBuilder, tmp_path: Path
 ) -> None:

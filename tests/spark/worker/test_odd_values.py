@@ -169,15 +169,9 @@ def apply_cut(spark: SparkSession, log: LogBuilder, lake: Path, cuts: list[int])
         log.segments = segments
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("cuts", "deletion_vectors"),
-    [
-        ([1, 2], False),
-        *(
-            pytest.param(cuts, vectors, marks=pytest.mark.thorough)
-            for cuts, vectors in (([1], False), ([1, 2], True), ([1], True))
-        ),
-    ],
+    ("cuts", "deletion_vectors"), [([1, 2], False), ([1], False), ([1, 2], True), ([1], True)]
 )
 def test_a_predicate_removes_the_same_rows_in_whatever_files_and_batches(
     spark: SparkSession, tmp_path: Path, cuts: list[int], deletion_vectors: bool

@@ -77,6 +77,7 @@ def two_batches(root: Path, *, interval: int = 10_000) -> tuple[LogBuilder, Site
     return log, Site(log, root / "lake")
 
 
+@pytest.mark.thorough
 def test_foreign_rows_go_to_quarantine_and_the_table_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:

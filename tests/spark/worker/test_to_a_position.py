@@ -77,6 +77,7 @@ def rows(lake: Path, name: str) -> list[Any]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
+@pytest.mark.thorough
 def test_a_replica_stops_at_run_ends_inside_a_segment_and_goes_on(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
