@@ -38,7 +38,7 @@ from sparktxlog.runtime.commit_tables import commit_catalog
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
 from sparktxlog.storage.commit_tables.directory_tables import directory_of
-from sparktxlog.worker.tables import table_adoption
+from sparktxlog.worker.tables import adopted_files
 from sparktxlog.worker.tables.release import release_commits
 from sparktxlog.worker.tables.table_adoption import Adoption, adopt_commits
 
@@ -235,7 +235,7 @@ def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
                 )
             assert left.uuid and "could not be removed" in left.left and "the attic" in left.left
             assert files_of(tmp_path / "another") == whole
-            monkeypatch.setattr(table_adoption, "directory_of", lambda _: Path("/not/mounted"))
+            monkeypatch.setattr(adopted_files, "directory_of", lambda _: Path("/not/mounted"))
             with pytest.raises(PayloadStoreError, match="does not see /not/mounted"):
                 await asyncio.to_thread(adopt_commits, another, lambda: 3, link, NAME)
 
@@ -298,14 +298,15 @@ async def some_of(
         ]
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    plain = plain_table(tmp_path / "plain")
+def test_a_file_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, link = plain_table(tmp_path / "plain"), CatalogLink("http://127.0.0.1:9")
+    monkeypatch.setattr(link, "get", lambda _: {"commit_table_url": None})
     (tmp_path / "plain" / "a.parquet").write_bytes(b"longer than the log says")
     (tmp_path / "plain" / "p=1/b c.parquet").unlink()
     with pytest.raises(InvalidRequestError, match=r"2 of 3 files are missing .* 'a.parquet' first"):
-        adopt_commits(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME)
+        adopt_commits(plain, lambda: 3, link, NAME)
     with pytest.raises(InvalidRequestError, match="is none of link, copy, move"):
-        adopt_commits(plain, lambda: 3, CatalogLink("http://127.0.0.1:9"), NAME, way="steal")  # type: ignore[arg-type]
+        adopt_commits(plain, lambda: 3, link, NAME, way="steal")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="object stores and other machines"):
         local_path("s3://bucket/t")
     assert local_path("file:///data/t") == "/data/t"

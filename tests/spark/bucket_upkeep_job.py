@@ -89,6 +89,7 @@ def main(classes: str, prefix: str, *urls: str) -> None:
     found["after_vacuum"] = [sql(f"SELECT * FROM {site}.default.u ORDER BY id") for site in "ab"]
     sql("INSERT INTO b.default.u VALUES (30, 'z')")
     found["transaction"] = transaction(session)
+    found["adopted"] = adopted(session)
     print(json.dumps(found))
     session.spark.stop()
 
@@ -123,6 +124,30 @@ def transaction(session: Session) -> dict[str, Any]:
         "lost": lost,
         "u": of_u,
         "v": sql("SELECT * FROM b.default.v ORDER BY id"),
+    }
+
+
+def adopted(session: Session) -> dict[str, Any]:
+    """Adopt a table that a job wrote elsewhere in the bucket, write it, and give it back."""
+    sql, spark, url = session.sql, session.spark, f"{session.prefix}/raw/o"
+    spark.range(4).selectExpr("id", "concat('p ', id % 2) AS p").write.format("delta").partitionBy(
+        "p"
+    ).save(url)
+    sql(f"DELETE FROM delta.`{url}` WHERE id = 1")
+    with sparktxlog.connect(spark, session.urls[0], token="any") as log:
+        done = log.adopt_table("default.o", url, kind="commit-table", files="copy")
+        there = sql("SELECT * FROM b.default.o ORDER BY id")
+        sql("INSERT INTO b.default.o VALUES (9, 'p 9')")
+        sql("DELETE FROM a.default.o WHERE id = 0")
+        back = log.release_table("default.o", f"{session.prefix}/back/o", drop=True)
+    rows = spark.read.format("delta").load(back.path).orderBy("id").collect()
+    return {
+        "files": done.files,
+        "there": there,
+        "old": [list(row) for row in spark.read.format("delta").load(url).orderBy("id").collect()],
+        "back": [list(row) for row in rows],
+        "versions": len(sql(f"DESCRIBE HISTORY delta.`{back.path}`")),
+        "features": back.features,
     }
 
 

@@ -136,6 +136,11 @@ def test_tables_in_buckets_are_maintained_and_change_together(sites: Sites) -> N
     assert found["vacuumed"] == {"a": [11, 2], "b": [11, 2]}
     assert found["staged"]["a"] >= 6 and found["staged"]["b"] >= 2
     assert found["after"] == found["after_vacuum"] == [rows, rows]
+    was = [[0, "p 0"], [2, "p 0"], [3, "p 1"]]
+    assert (found["adopted"]["there"], found["adopted"]["old"]) == (was, was)
+    assert found["adopted"]["back"] == [*was[1:], [9, "p 9"]]
+    assert found["adopted"]["versions"] == 3
+    assert "catalogManaged" not in found["adopted"]["features"]
     assert found["transaction"] == {
         "inside": [[1, 11]],
         "outside": [[1, 10], [2, 20]],

@@ -34,8 +34,9 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
+from sparktxlog.worker.tables.adopted_files import FileWay
 from sparktxlog.worker.tables.release import Release, release
-from sparktxlog.worker.tables.table_adoption import ADOPTION_TIMEOUT_S, Adoption, FileWay
+from sparktxlog.worker.tables.table_adoption import ADOPTION_TIMEOUT_S, Adoption
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -230,12 +231,13 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
         Args:
             name: Of the new table; `schema.table` of a commit table.
             path: Directory of the Delta table; nothing of it changes before the log has the new
-                one.
+                one.  A commit table may be made of one at a URL, in the bucket of this site.
             kind: What it becomes.
             keys: Key columns of a row table.  Spark checks that they are distinct and not NULL.
                 Without keys the table takes appends, overwrites and deletes by predicate.
             files: Of a commit table.  "link": the files get a second name, on the same file
-                system; "copy"; "move": they are taken from the old table, which then is none.
+                system; "copy", in a bucket within it; "move": they are taken from the old table,
+                which then is none.
             dry_run: Only check, and say what would be done; of a row table this counts its rows.
             timeout: Seconds until the sites of the quorum have the files.
 

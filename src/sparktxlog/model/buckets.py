@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sparktxlog.errors import ConfigError
@@ -50,6 +50,11 @@ class BucketUrl:
         else:
             root = f"{'gs' if self.provider is Provider.GOOGLE else 's3'}://{self.bucket}"
         return f"{root}/{self.prefix}" if self.prefix else root
+
+
+def whole_bucket(place: BucketUrl) -> str:
+    """Return the URL of all of a bucket."""
+    return replace(place, prefix="").url
 
 
 def bucket_url(url: str, field: str) -> BucketUrl | None:

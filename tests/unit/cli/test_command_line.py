@@ -573,6 +573,13 @@ def test_a_bad_example_name_is_refused() -> None:
     assert issubclass(ConfigError, TxLogError)
 
 
+def test_a_table_is_released_into_no_other_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = invoke(monkeypatch, "table", "release", "t", "file://host/x")
+    assert (code, "not supported yet" in capsys.readouterr().err) == (2, True)
+
+
 #: Their lake may lie in a bucket: they ask the node about it.
 _BUCKET_LAKES = (
     "apply --lake PLACE",
@@ -607,7 +614,6 @@ _BUCKET_LAKES = (
         "table adopt t PLACE --as row-table",
         "table follow t /t --state PLACE",
         "table follow t PLACE",
-        "table release t PLACE",
         "verify --lake PLACE",
     ],
 )

@@ -10,8 +10,10 @@ from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.http.catalog_link import CatalogLink
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.tables.table_kind import TableKind
-from sparktxlog.worker.tables.table_adoption import Adoption, FileWay, adopt_commits
+from sparktxlog.worker.tables.adopted_files import BucketSource, FileWay
+from sparktxlog.worker.tables.table_adoption import Adoption, adopt_commits
 
 
 def adopt(
@@ -37,15 +39,20 @@ def adopt(
         )
     if keys and kind == TableKind.COMMIT_TABLE:
         raise InvalidRequestError("commit tables have no keys", field="keys")
-    source = SourceTable.read(path)
+    if bucket_url(path, "path") is not None and kind == TableKind.COMMIT_TABLE:
+        of_bucket = BucketSource.at(path)
+        plain, newest = of_bucket.plain(), of_bucket.newest
+    else:
+        source = SourceTable.read(path)
+        plain, newest = source.plain, source.newest
     if kind == TableKind.ROW_TABLE:
         return adopt_rows(
             site, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout_s, tell=tell
         )
     with closing(CatalogLink.beside(site.home)) as link:
         return adopt_commits(
-            source.plain,
-            source.newest,
+            plain,
+            newest,
             link,
             name,
             way=way,

@@ -22,6 +22,7 @@ from sparktxlog.errors import ApplyError, OutsideWindowError, TxLogError, first_
 from sparktxlog.http.authorities import trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
+from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.tracing import traced_program
 from sparktxlog.worker.lakes.lake_places import is_in_bucket
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
@@ -62,7 +63,7 @@ class JobContext:
         # If spark-submit started this process, it has chosen the master.
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ
         master = self.arguments.master or (None if submitted else "local[*]")
-        given = (getattr(self.arguments, name, None) for name in ("stores", "input"))
+        given = (getattr(self.arguments, name, None) for name in ("stores", "input", "path"))
         stores = [*filter(None, given), *self.urls]
         return build_session(master, app_name="sparktxlog-worker", stores=stores)
 
@@ -92,7 +93,7 @@ def job_context(
     """
     for name, kind in _PLACES.items():
         given = getattr(arguments, name, None)
-        if given is not None and not (name == "lake" and is_in_bucket(given)):
+        if given is not None and not _is_url(arguments, name, given):
             setattr(arguments, name, kind(local_path(given, name)))
     context = JobContext(arguments=arguments, tell=tell)
     if getattr(arguments, "in_window", False):
@@ -114,6 +115,14 @@ def job_context(
     finally:
         if "spark" in vars(context):
             context.spark.stop()
+
+
+def _is_url(arguments: argparse.Namespace, name: str, given: str) -> bool:
+    """Return whether an option names a place in a bucket, and may."""
+    if name == "path":
+        is_commits = getattr(arguments, "kind", "") == TableKind.COMMIT_TABLE
+        return is_commits and is_in_bucket(given)
+    return name == "lake" and is_in_bucket(given)
 
 
 def _check_window(context: JobContext) -> None:

@@ -320,7 +320,8 @@ _ADOPT = (
     JobOption(flag="name", kind=str, required=True,
               help="Table of the log: orders, or bronze.orders."),
     JobOption(flag="path", kind=str, required=True, metavar="PATH",
-              help="Directory of the Delta table."),
+              help="Directory of the Delta table; of a commit table also its URL in the site's "
+              "bucket."),
     JobOption(flag="--as", name="kind", kind=str, choices=("row-table", "commit-table"),
               required=True, help="What it becomes."),
     MASTER,
@@ -328,8 +329,8 @@ _ADOPT = (
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",
               help="Key columns of a row table, comma separated."),
     JobOption(flag="--files", kind=str, choices=("link", "copy", "move"), default="link",
-              help="Of a commit table. link: a second name on the same file system; move: the old "
-              "table goes."),
+              help="Of a commit table. link: a second name on the same file system; copy: in a "
+              "bucket, within it; move: the old table goes."),
     JobOption(flag="--dry-run", help="Only check, and say what would be done."),
     JobOption(flag="--timeout", kind=float, default=3600.0, least=1, metavar="SECONDS",
               help="Seconds until the sites have the files."),

@@ -12,6 +12,7 @@ from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.cli.dry_runs import DryRun, print_plan, release_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table
 from sparktxlog.http.tokens import client_token
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
 
 table_app = typer.Typer(
@@ -62,7 +63,9 @@ def table_release(
     path: Annotated[
         str | None,
         typer.Argument(
-            metavar="PATH", help="A directory that does not exist; a commit table needs it."
+            metavar="PATH",
+            help="A directory that does not exist, or a prefix of the table's bucket; a commit "
+            "table needs it.",
         ),
     ] = None,
     drop: Annotated[
@@ -91,7 +94,8 @@ def table_release(
     from sparktxlog.model.tables.table_kind import TableKind
     from sparktxlog.worker.tables.release import release
 
-    path = None if path is None else local_path(path)
+    if path is not None and bucket_url(path, "PATH") is None:
+        path = local_path(path)
     with Client(url, token=client_token(), timeout=_RELEASE_S) as client:
         found = client.describe(name)
         if path is None and found.kind is TableKind.COMMIT_TABLE:

@@ -32,25 +32,28 @@ from sparktxlog.storage.commit_tables.twin import (
     with_actions,
 )
 
-_VECTORS, _V2, _TIMES = "deletionVectors", "v2Checkpoint", "inCommitTimestamp"
+#: Makes commits say their times themselves.
+IN_COMMIT_TIMES = "inCommitTimestamp"
+_VECTORS, _V2 = "deletionVectors", "v2Checkpoint"
 #: What every commit table has, whether it uses it or not.
-_FORCED = frozenset({_VECTORS, _V2, _TIMES, "vacuumProtocolCheck"})
+_FORCED = frozenset({_VECTORS, _V2, IN_COMMIT_TIMES, "vacuumProtocolCheck"})
 #: Features that version 2 of a writer's protocol stands for.
 _OLDEST = frozenset({"appendOnly", "invariants"})
 #: Feature → beginnings of the properties that go with it.
 _PROPERTIES = {
     _VECTORS: ("delta.enableDeletionVectors",),
     _V2: ("delta.checkpointPolicy",),
-    _TIMES: ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement"),
+    IN_COMMIT_TIMES: ("delta.enableInCommitTimestamps", "delta.inCommitTimestampEnablement"),
 }
 assert {*REQUIRED_PROPERTIES} == {names[0] for names in _PROPERTIES.values()}
 
 
-def drop_unused_features(table: Path) -> tuple[str, ...]:
+def drop_unused_features(table: Path, kept: str = "") -> tuple[str, ...]:
     """Take the features that nothing in it uses from a plain twin's log.
 
     Args:
         table: A twin with all its versions, which nobody else uses.
+        kept: A feature that stays, used or not.
 
     Returns:
         The features that the newest version has then, sorted.
@@ -63,9 +66,9 @@ def drop_unused_features(table: Path) -> tuple[str, ...]:
     checkpoint = newest_of_twin(table, newest)
     first = 0 if checkpoint is None else checkpoint.version
     raws = {number: commit_bytes(table, number) for number in range(first, newest + 1)}
-    dropped = set(_FORCED)
+    dropped = _FORCED - {kept}
     if _has_vectors(raws, checkpoint):
-        dropped.remove(_VECTORS)
+        dropped -= {_VECTORS}
     before = b""
     if checkpoint is not None:
         before = checkpoint.read_top()
@@ -95,7 +98,7 @@ def _has_vectors(raws: dict[int, bytes], checkpoint: Checkpoint | None) -> bool:
     return checkpoint is not None and any(add.get("deletionVector") for add in checkpoint.adds())
 
 
-def _reduced(raw: bytes, dropped: set[str]) -> bytes:
+def _reduced(raw: bytes, dropped: frozenset[str]) -> bytes:
     """Return the lines of a log without some features and their properties."""
     return with_actions(
         raw,
@@ -106,7 +109,7 @@ def _reduced(raw: bytes, dropped: set[str]) -> bytes:
     )
 
 
-def _protocol(given: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
+def _protocol(given: dict[str, Any], dropped: frozenset[str]) -> dict[str, Any]:
     """Return the lowest protocol that has the other features."""
     readers, writers = (sorted({*(given.get(key) or ())} - dropped) for key in FEATURES)
     if not readers and {*writers} <= _OLDEST:
@@ -115,7 +118,7 @@ def _protocol(given: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
     return found | ({FEATURES[0]: readers} if readers else {}) | {FEATURES[1]: writers}
 
 
-def _metadata(given: dict[str, Any], dropped: set[str]) -> dict[str, Any]:
+def _metadata(given: dict[str, Any], dropped: frozenset[str]) -> dict[str, Any]:
     gone = (TABLE_ID, *(name for feature in dropped for name in _PROPERTIES.get(feature, ())))
     settings = given.get("configuration") or {}
     kept = {key: value for key, value in settings.items() if not key.startswith(gone)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.store import Store
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.storage.commit_tables.bucket_tables import BucketTables
@@ -26,8 +27,12 @@ def tables_below(root: str, reader_root: Path | None = None) -> SharedTables:
     """
     if bucket_url(root, "location") is None:
         return DirectoryTables(directory_of(root), reader_root)
-    settings = StoreSettings.of_environment()
-    return BucketTables(store_at(root, settings, field="location"))
+    return BucketTables(store_of_job(root))
+
+
+def store_of_job(url: str) -> Store:
+    """Return the store at a URL, reached by the environment of this process; as `tables_below`."""
+    return store_at(url, StoreSettings.of_environment(), field="location")
 
 
 def tables_beside(location: str) -> SharedTables:

@@ -22,6 +22,7 @@ from sparktxlog.errors import ApplyError, InvalidRequestError
 from sparktxlog.files.durability import move_durably, storing
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.model.transactions.receipt import Receipt
@@ -33,6 +34,7 @@ from sparktxlog.storage.commit_tables.twin import (
 )
 from sparktxlog.worker.lakes.bucket_lake import attic_key
 from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
+from sparktxlog.worker.tables.bucket_release import BucketRelease
 
 #: Waits until this site's worker has applied a position, or a receipt.
 Applied = Callable[[int | Receipt], object]
@@ -103,6 +105,16 @@ def release(
         DiskFullError, StorageError: The directory is not there; a row table is in the worker's.
         CommitStateUnknownError, TransportError: Nobody knows about the drop.
     """
+    if path is not None and bucket_url(path, "path") is not None:
+        if table.kind is TableKind.ROW_TABLE:
+            raise InvalidRequestError(
+                f"row table {table.name!r} lies in a directory, and {path} does not",
+                hint="Name a directory, and copy that.",
+                field="path",
+                value=path,
+            )
+        with closing(CatalogLink.beside(node)) as link:
+            return release_in_bucket(link, table.name, path, drop=drop, keep_features=keep_features)
     target = None if path is None else Path(local_path(path)).absolute()
     if target is not None and os.path.lexists(target):
         raise InvalidRequestError(
@@ -159,6 +171,8 @@ def release_commits(
 ) -> Release:
     """Give a commit table back into a directory that does not exist; errors as `release`."""
     shown = link.load(name)
+    if bucket_url(shown.metadata.location, "location") is not None:
+        BucketRelease.of(shown.metadata.location, str(target))
     table, version = directory_of(shown.metadata.location), shown.latest_table_version
     fresh = target.with_name(f".{target.name}.{uuid.uuid4().hex}.releasing")
     features = None
@@ -178,3 +192,26 @@ def release_commits(
         if not keep_features:
             features = drop_unused_features(target)
     return Release(table=name, path=str(target), dropped=drop, version=version, features=features)
+
+
+def release_in_bucket(
+    link: CatalogLink, name: str, url: str, *, drop: bool = False, keep_features: bool = False
+) -> Release:
+    """Give a commit table back below a prefix of its bucket; errors as `release`."""
+    shown = link.load(name)
+    location, version = shown.metadata.location, shown.latest_table_version
+    if bucket_url(location, "location") is None:
+        raise InvalidRequestError(
+            f"{name} lies in a directory, and {url} does not",
+            hint="Name a directory.",
+            field="path",
+            value=url,
+        )
+    found = BucketRelease.of(location, url)
+    features = found.bring(version, keep_features=keep_features)
+    if drop:
+        link.drop(name)
+        # What others committed until the drop is placed by now, and comes along.
+        if (newest := found.newest()) > version:
+            version, features = newest, found.bring(newest, keep_features=keep_features)
+    return Release(table=name, path=found.url, dropped=drop, version=version, features=features)

@@ -9,35 +9,30 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.codec.delta_catalog.adopted_tables import PlainTable, creation_of
-from sparktxlog.delta.commit_contents import NeededFile, read_commit_file
+from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import (
     CopyConflictError,
     InvalidRequestError,
     NameTakenError,
-    PayloadStoreError,
     TxLogError,
     UnknownSchemaError,
     UnknownTableError,
 )
-from sparktxlog.files.durability import link_new, move_durably, storage_error
+from sparktxlog.files.durability import move_durably
 from sparktxlog.http.catalog_link import CatalogLink
-from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.storage.commit_tables.directory_tables import directory_of
+from sparktxlog.worker.tables.adopted_files import FileWay, check_way, new_place, sizes_of
 
-#: How a file gets its place in the new table.
-FileWay = Literal["link", "copy", "move"]
 #: Seconds that a table may take until all sites of the quorum have its files.
 ADOPTION_TIMEOUT_S = 3_600.0
-#: Files that are copied at once.
-_PARALLEL = 8
 _LOG = COMMIT_LOG.rstrip("/")
 #: What is left of a table whose files did not move.
 AS_IT_WAS = "the old table is as it was, and is no part of the log"
@@ -150,79 +145,65 @@ def adopt_commits(
         CopyConflictError: Somebody wrote to the table meanwhile (definite).
         CommitStateUnknownError, TransportError: It was not made in time, or perhaps was.
     """
-    source = Path(plain.path)
-    _check_possible(plain, way)
-    needed = _needed(plain, source)
+    if found := plain.obstacles:
+        raise in_the_way(TableKind.COMMIT_TABLE, plain.path, found)
+    check_way(plain.path, link.get("/v1/info")["commit_table_url"], way)
+    needed = _needed(plain)
     _check_free(link, name)
     planned = _planned(plain, name, way, needed)
     tell(f"{planned.files:,} files of {planned.size_bytes:,} bytes in version {plain.log.version}")
     if dry_run:
         return planned
-    place = link.stage(name)
-    directory = directory_of(place.location)
-    if not directory.is_dir():
-        raise PayloadStoreError(
-            f"this process does not see {directory}, where the node at {link.url} makes the table",
-            hint="Run this where node and Spark executors share the node's commit-table-dir.",
-            path=str(directory),
-        )
+    staged = link.stage(name)
+    place = new_place(staged.location, link.url)
     try:
-        _place(source, directory, needed, way)
-        first = plain.first_commit(place.table_id, int(time.time() * 1000))
-        (directory / COMMIT_LOG).mkdir()
-        (directory / commit_file_name(0)).write_bytes(first)
+        place.take(plain.path, needed, way)
+        first = plain.first_commit(staged.table_id, int(time.time() * 1000))
+        place.write_first(first)
         check_unchanged(plain.path, plain.log.version, newest())
+    except TxLogError:  # nobody was asked to make it yet
+        place.remove()
+        raise
+    try:
         tell("the files travel to the other sites")
-        request = creation_of(read_commit_file(first), name.partition(".")[2], place.location)
+        request = creation_of(read_commit_file(first), name.partition(".")[2], staged.location)
         link.create(name, request, timeout_s=timeout_s)
-    except OSError as error:
-        _remove(directory)
-        raise storage_error(error, directory) from error
     except TxLogError as error:
         if error.definite:
-            _remove(directory)
+            place.remove()
         raise
     left = (
         f"{AS_IT_WAS}; while spark_catalog knows it as {name}, DeltaTable.forName of the new one "
         "means the old one in .vacuum() and .detail()"
     )
     if way == "move":
-        entry = {"table": name, "mark": place.table_id}
-        left = _taken_away(plain, newest(), needed, Attic.of_commit_tables(directory.parent), entry)
-    return replace(planned, uuid=place.table_id, left=left)
+        attic = Attic.of_commit_tables(directory_of(staged.location).parent)
+        entry = {"table": name, "mark": staged.table_id}
+        left = _taken_away(plain, newest(), needed, attic, entry)
+    return replace(planned, uuid=staged.table_id, left=left)
 
 
-def _check_possible(plain: PlainTable, way: str) -> None:
-    if way not in get_args(FileWay):
-        raise InvalidRequestError(
-            f"files={way!r} is none of {', '.join(get_args(FileWay))}", field="files", value=way
-        )
-    if found := plain.obstacles:
-        raise in_the_way(TableKind.COMMIT_TABLE, Path(plain.path), found)
-
-
-def _needed(plain: PlainTable, source: Path) -> tuple[NeededFile, ...]:
-    """Return the files of the new table; all are there.
+def _needed(plain: PlainTable) -> dict[str, int]:
+    """Return the files of the new table, with their bytes; all are there.
 
     Raises:
         InvalidRequestError: One is missing, or has another size (definite).
     """
     files = read_commit_file(plain.first_commit("", 1)).files
+    found = sizes_of(plain.path, [file.path for file in files])
     wrong = []
     for file in files:
-        try:
-            size = (source / file.path).stat().st_size
-        except OSError:
-            size = -1
+        size = found.get(file.path, -1)
         if size < file.size or (file.is_exact and size != file.size):
             wrong.append(file.path)
     if wrong:
         problem = f"{len(wrong):,} of {len(files):,} files are missing or have another size, "
-        raise in_the_way(TableKind.COMMIT_TABLE, source, [f"{problem}{wrong[0]!r} first"])
-    return files
+        problems = [f"{problem}{wrong[0]!r} first"]
+        raise in_the_way(TableKind.COMMIT_TABLE, plain.path, problems)
+    return found
 
 
-def in_the_way(kind: TableKind, source: Path, obstacles: list[str]) -> InvalidRequestError:
+def in_the_way(kind: TableKind, source: Path | str, obstacles: list[str]) -> InvalidRequestError:
     """Return the error of a Delta table that cannot become a table of a kind."""
     others = {
         TableKind.ROW_TABLE: "copy the rows into a new table, or adopt it --as commit-table, which "
@@ -267,8 +248,7 @@ def _check_free(link: CatalogLink, name: str) -> None:
     raise name_taken(name)
 
 
-def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[NeededFile]) -> Adoption:
-    sizes = [(Path(plain.path) / file.path).stat().st_size for file in needed]
+def _planned(plain: PlainTable, name: str, way: FileWay, needed: dict[str, int]) -> Adoption:
     content = read_commit_file(plain.first_commit("its own", 1))
     assert content.metadata is not None, "a first commit has one"
     assert content.protocol is not None, "a first commit has one"
@@ -279,8 +259,8 @@ def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[Needed
         source=plain.path,
         source_version=plain.log.version,
         way=way,
-        files=len(sizes),
-        size_bytes=sum(sizes),
+        files=len(needed),
+        size_bytes=sum(needed.values()),
         new_features=sorted(content.protocol.features - had),
         new_properties={
             key: value
@@ -292,40 +272,10 @@ def _planned(plain: PlainTable, name: str, way: FileWay, needed: Iterable[Needed
     )
 
 
-def _place(source: Path, target: Path, needed: Iterable[NeededFile], way: FileWay) -> None:
-    """Give the files their places; the node brings them to the disk.
-
-    Raises:
-        InvalidRequestError: They cannot be linked (definite).
-        OSError: The disk failed.
-    """
-
-    def place(file: NeededFile) -> None:
-        old, new = source / file.path, target / file.path
-        if way == "copy":
-            new.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(old, new)
-            return
-        try:
-            link_new(old, new, copies=way == "move")
-        except OSError as error:
-            if way == "move":
-                raise
-            raise InvalidRequestError(
-                f"{old} cannot be linked to {new}: {error.strerror}",
-                hint="Use files='copy': links are of one file system.",
-                field="files",
-                value=way,
-            ) from error
-
-    with ThreadPoolExecutor(_PARALLEL, "adopting") as threads:
-        list(threads.map(place, needed))
-
-
 def _taken_away(
     plain: PlainTable,
     newest: int,
-    needed: Iterable[NeededFile],
+    needed: Iterable[str],
     attic: Attic,
     entry: dict[str, str],
 ) -> str:
@@ -347,17 +297,12 @@ def _taken_away(
         except OSError:
             move_durably(log, source / _LOG)  # the old table stays as it was
             raise
-        for file in needed:
-            (source / file.path).unlink(missing_ok=True)
+        for path in needed:
+            (source / path).unlink(missing_ok=True)
     except OSError as error:
         return f"the old table could not be removed from {source}: {error}"
-    _remove(log)
+    shutil.rmtree(log, ignore_errors=True)  # second names and copies
     return (
         f"the old log is {kept.path}, {kept.id} in the attic; what only older versions had is left "
         f"in {source}"
     )
-
-
-def _remove(directory: Path) -> None:
-    """Remove what holds only second names and copies: a table that was not made, a log kept."""
-    shutil.rmtree(directory, ignore_errors=True)
