@@ -44,7 +44,7 @@ SITE := $(VENV)/site
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-all test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -86,9 +86,12 @@ $(BESIDE) $(CHECKERS): $(VENV)/test-%/.installed: $(STAMP) constraints-%.txt
 
 test-beside: $(BESIDE)
 
-test: $(STAMP) $(TEST_CLASSES) $(BESIDE) lint types ## Check style and types, run the tests; with CI=true a skip fails
+LANES = first
+MARKED_first = not faults and not thorough and not packages
+MARKED_all = not packages
+test: $(STAMP) $(TEST_CLASSES) $(BESIDE) lint types ## Check style and types, run the tests; LANES=all: those of test-slow, too; with CI=true a skip fails
 	@$(PYTHON) tools/check_machine.py --java
-	CI=$${CI:-} $(BIN)/python -m pytest -m "not faults and not thorough and not packages" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
+	CI=$${CI:-} $(BIN)/python -m pytest -m "$(MARKED_$(LANES))" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
 
 test-thorough: $(STAMP) $(TEST_CLASSES) ## Run the tests of mutants, models, pages, wide tables of cases and long stories
 	@$(PYTHON) tools/check_machine.py --java
@@ -101,10 +104,6 @@ test-faults: $(STAMP) $(TEST_CLASSES) ## Run the tests that kill, cut or fill re
 test-slow: $(STAMP) $(TEST_CLASSES) ## Run test-thorough and test-faults as one: those that wait fill the cores
 	@$(PYTHON) tools/check_machine.py --java
 	CI=$${CI:-} $(BIN)/python -m pytest -m "thorough or faults" -rs --durations=12 $(SHARED) $(PYTEST_ARGS)
-
-test-all: $(STAMP) $(TEST_CLASSES) $(BESIDE) ## Run the tests of test and test-slow as one: nobody waits for the end of the first
-	@$(PYTHON) tools/check_machine.py --java
-	CI=$${CI:-} $(BIN)/python -m pytest -m "not packages" -rs --durations=25 $(SHARED) $(PYTEST_ARGS)
 
 test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random histories, repeated more often
 	@$(PYTHON) tools/check_machine.py --java
