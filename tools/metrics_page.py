@@ -52,7 +52,7 @@ def listed_metrics() -> list[ListedMetric]:
     """Return all metrics of a node, by name, from a registry as a node makes it."""
     metrics = Metrics()
     metrics.show_end_of_certificate(lambda: 0.0)
-    metrics.show_requests(RequestCounts())
+    metrics.show_requests("s3://lake/site-a", RequestCounts())
     own = {one._name: one for one in vars(metrics).values() if isinstance(one, MetricWrapperBase)}
     families = [*metrics.registry.collect(), *StatusMetrics(_empty_status).collect()]
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -16,6 +17,7 @@ import pytest
 from tests.service.local_nodes import config_of, serving, until
 from tests.service.test_catalog_api import Caller
 from tests.service.test_start_after_a_summary import free_ports
+from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
@@ -158,7 +160,9 @@ def test_two_sites_write_one_table_in_two_buckets(cluster: Cluster) -> None:
     asyncio.run(main())
 
 
-def test_a_commit_costs_few_requests(cluster: Cluster) -> None:
+def test_a_commit_costs_few_requests(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with cluster.running() as (a, b):
             await b.placed(0)
@@ -173,8 +177,32 @@ def test_a_commit_costs_few_requests(cluster: Cluster) -> None:
                 for now, then in zip((requests_of(a), requests_of(b)), before, strict=True)
             ]
             assert asked[0] <= 4 * 6 and asked[1] <= 4 * 3, asked
+            await cost_is_shown(a, capsys, monkeypatch)
 
     asyncio.run(main())
+
+
+async def cost_is_shown(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Look whether the command says what the metrics say."""
+    command = ("status", "--cost", "--url", site.caller.node.config.master_url)
+    for more in (("--json",), (), ("--all",)):
+        before = requests_of(site)
+        capsys.readouterr()
+        assert await asyncio.to_thread(invoke, monkeypatch, *command, *more) == 0
+        said = capsys.readouterr().out
+        assert site.store.url in said, said
+        if more == ("--json",):
+            (store,) = json.loads(said)["stores"]
+            assert store["asked"].keys() == {"get", "put", "list", "head", "delete", "copy"}
+            total = sum(one["requests"] for one in store["asked"].values())
+            assert before <= total <= requests_of(site) and store["since"] > 0
+            assert store["asked"]["put"]["bytes"] > 0
+        elif not more:
+            assert "kind" in said and "those of Spark, are not among them" in said
+        else:
+            assert "put, list, copy" in said and "bytes written" in said
 
 
 async def settled(a: Site, b: Site, version: int) -> None:

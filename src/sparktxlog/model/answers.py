@@ -519,6 +519,24 @@ class CommitTablesState(TypedDict):
     tables: list[CommitTableLine]
 
 
+class AskedOfAStore(TypedDict):
+    """What a store was asked for, of one kind."""
+
+    requests: int
+    #: That travelled, in either direction.
+    bytes: int
+
+
+class StoreUse(TypedDict):
+    """What a node asked a bucket for: what a provider bills."""
+
+    url: str
+    #: Since when it is counted, microseconds since 1970 UTC: the node's start.
+    since: int
+    #: `get`, `put`, `list`, `head`, `delete`, `copy` → what was asked for.
+    asked: dict[str, AskedOfAStore]
+
+
 class StatusAnswer(EpochView):
     """Queues, peers, which node is missing and why, and all replicas."""
 
@@ -589,6 +607,8 @@ class StatusAnswer(EpochView):
     #: The oldest 20 of them; `GET /v1/prepared` lists all.
     prepared: list[UndecidedAnswer]
     commit_tables: CommitTablesState
+    #: Of the buckets that it uses; empty: all lies in directories.
+    stores: list[StoreUse]
 
 
 class TableAt(TypedDict):

@@ -12,7 +12,9 @@ from prometheus_client.registry import Collector
 from sparktxlog.config.maintenance_times import ends_at
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
 from sparktxlog.health.verdicts import ClusterState, findings, is_diverged, judge, judge_sites
+from sparktxlog.model.answers import StoreUse
 from sparktxlog.protocol.messages.view import Phase
+from sparktxlog.runtime.clock import wall_us
 
 _FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -121,7 +123,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._stores = list[RequestCounts]()
+        #: URL of each bucket, when its requests began to be counted, and their counts.
+        self._stores = list[tuple[str, int, RequestCounts]]()
         self.write_seconds = Histogram(
             "sparktxlog_journal_write_seconds",
             "One group commit of the journal, fsync included.",
@@ -175,11 +178,25 @@ class Metrics:
             registry=self.registry,
         ).set_function(ends_at)
 
-    def show_requests(self, counts: RequestCounts) -> None:
+    def show_requests(self, url: str, counts: RequestCounts) -> None:
         """Show what a bucket was asked for, too; nodes without one have no such metric."""
         if not self._stores:
             self.registry.register(_StoreMetrics(self._stores))
-        self._stores.append(counts)
+        self._stores.append((url, wall_us(), counts))
+
+    def store_uses(self) -> list[StoreUse]:
+        """Return what each bucket was asked for."""
+        return [
+            {
+                "url": url,
+                "since": since,
+                "asked": {
+                    kind.value: {"requests": one.requests, "bytes": one.bytes}
+                    for kind, one in counts.now().items()
+                },
+            }
+            for url, since, counts in self._stores
+        ]
 
     def text(self) -> bytes:
         """Return the metrics in the exposition format."""
@@ -189,7 +206,7 @@ class Metrics:
 class _StoreMetrics(Collector):
     """What a provider bills."""
 
-    def __init__(self, stores: Sequence[RequestCounts]) -> None:
+    def __init__(self, stores: Sequence[tuple[str, int, RequestCounts]]) -> None:
         self._stores = stores
 
     def collect(self) -> Iterable[CounterMetricFamily]:
@@ -204,7 +221,7 @@ class _StoreMetrics(Collector):
             "Bytes that travelled to and from the bucket.",
             labels=["kind"],
         )
-        counts = [store.now() for store in self._stores]
+        counts = [store.now() for _, _, store in self._stores]
         for kind in RequestKind:
             requests.add_metric([kind.value], sum(one[kind].requests for one in counts))
             size.add_metric([kind.value], sum(one[kind].bytes for one in counts))

@@ -8,6 +8,7 @@ from typing import cast
 from sparktxlog.config import exposures
 from sparktxlog.config.maintenance_times import lasts
 from sparktxlog.model.answers import (
+    FailingTask,
     IncomingRunAnswer,
     OperatorWarning,
     StatusAnswer,
@@ -137,17 +138,21 @@ class NodeStatus:
             "publish_lag_us": log.lag.age_us,
             "publish_waiting": log.lag.waiting,
             "publish_failure": None if failure is None else str(failure),
-            "failing": [
-                {"task": one.name, "text": str(one.error), "times": one.times}
-                for one in base.supervisor.failing()
-            ],
+            "failing": self._failing(),
             "task_failures": base.supervisor.total,
             "wall": wall_us(),
             "undecided": len(undecided),
             "prepared": _undecided(undecided[:_MOST_LISTED]),
             "commit_tables": self._commit_tables.show(tables=tables),
+            "stores": base.metrics.store_uses(),
         }
         return cast(StatusAnswer, shown)  # tests/service/test_answers.py holds both together
+
+    def _failing(self) -> list[FailingTask]:
+        return [
+            {"task": one.name, "text": str(one.error), "times": one.times}
+            for one in self._base.supervisor.failing()
+        ]
 
     def _own_part(self) -> dict[str, bool]:
         """Return what only this node knows of its part in the cluster, for readiness."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -42,7 +42,18 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="Entries to show.")]
 
 @app.command(epilog="Example: sparktxlog status --url http://127.0.0.1:7070 --json")
 def status(
-    url: Url = DEFAULT_URL, every: All = False, watch: Watch = None, as_json: AsJson = False
+    url: Url = DEFAULT_URL,
+    every: All = False,
+    cost: Annotated[
+        bool,
+        typer.Option(
+            "--cost",
+            help="Show only what the node asked its buckets for since its start; with --json the "
+            "field `stores`.",
+        ),
+    ] = False,
+    watch: Watch = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a node's state: positions, queues, missing nodes, what is undecided, replicas.
 
@@ -50,6 +61,8 @@ def status(
     """
 
     def once() -> ExitCode:
+        if cost:
+            return _cost_of(url, every, as_json)
         if every:
             return _status_of_all(url, as_json)
         found = _status_of(url, as_json)
@@ -61,6 +74,49 @@ def status(
         return _code_of(verdict)
 
     repeat(watch, as_json, once)
+
+
+def _asked(*kinds: str, what: str = "requests") -> Callable[[Mapping[str, Any]], int]:
+    """Return what shows the sum of some kinds of requests to one bucket."""
+    return lambda store: sum(store["asked"][kind][what] for kind in kinds)
+
+
+_COST: Columns = {
+    "bucket": "url",
+    "since": lambda store: time_text(store["since"]),
+    # Providers bill these about ten times as high as the next.
+    "put, list, copy": _asked("put", "list", "copy"),
+    "get, head": _asked("get", "head"),
+    "delete": _asked("delete"),
+    "bytes read": _asked("get", what="bytes"),
+    "bytes written": _asked("put", what="bytes"),
+}
+
+
+def _cost_of(url: str, every: bool, as_json: bool) -> ExitCode:
+    """Show what a node, or each of all nodes, asked its buckets for."""
+
+    def ask(api: NodeApi) -> Any:
+        found = api.get("/v1/status")
+        return {"node_id": found["node_id"], "stores": found["stores"]}
+
+    if every:
+        return print_all(
+            ask_all(url, ask, NodeApi), as_json, "buckets", _COST, lambda one: one["stores"]
+        )
+    found = ask(NodeApi(url))
+    if as_json:
+        print_json(found)
+    elif not found["stores"]:
+        say(f"All that {found['node_id']} has lies in directories: it asks no bucket.")
+    else:
+        for store in found["stores"]:
+            rows = [{"kind": kind, **one} for kind, one in store["asked"].items()]
+            columns: Columns = {name: name for name in ("kind", "requests", "bytes")}
+            print_table(f"node {found['node_id']}: {store['url']}", columns, rows)
+            say(f"Since {time_text(store['since'])}.")
+        say("Requests that the library repeated, and those of Spark, are not among them.")
+    return ExitCode.IN_SYNC
 
 
 def _judged(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     store = store_at(config.commit_table_url, settings_of_stores(config), field="commit-table-url")
     assert isinstance(store, BucketStore), "the setting takes no path"
     if metrics is not None:
-        metrics.show_requests(store.counts)
+        metrics.show_requests(store.url, store.counts)
     return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))
 
 
@@ -55,7 +55,7 @@ def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:
     store = store_at(config.lake_url, settings_of_stores(config), field="lake-url")
     assert isinstance(store, BucketStore), "the setting takes no path"
     if metrics is not None:
-        metrics.show_requests(store.counts)
+        metrics.show_requests(store.url, store.counts)
     return store
 
 
