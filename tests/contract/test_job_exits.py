@@ -178,7 +178,9 @@ def test_spark_that_does_not_start_ends_in_a_line_of_json(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Node:
-        def info(self) -> None: ...
+        def info(self) -> SimpleNamespace:
+            return SimpleNamespace(lake="/lake")
+
         def close(self) -> None: ...
 
     def get_or_create(_: object) -> None:
