@@ -56,6 +56,11 @@ _logger = logging.getLogger(__name__)
 SEGMENTS_LIMIT = 500
 #: Seconds after a failed copy for single tables until the next one; the other tables go on.
 COPY_PAUSE_S = 600.0
+#: What to do where only a copy would help, and the lake lies in a bucket.
+_NO_COPY = (
+    "Give the site a new empty prefix (lake-url): its worker replays the log from the beginning.  "
+    "If the log no longer reaches back so far, give it a lake on a disk, which is copied."
+)
 #: Verdicts after which a replay may go on even if the node prefers a copy.
 _REPLAYABLE = ("IN_SYNC", "EMPTY")
 
@@ -330,16 +335,17 @@ class Applier:
             directory=directory,
         )
 
-    def _on_disk(self, what: str) -> ReplicaDirectory:
+    def _on_disk(self, what: str, instead: str = "") -> ReplicaDirectory:
         """Return the replica's directory.
 
         Args:
             what: Is not offered elsewhere, as the subject of a sentence.
+            instead: What to do instead.
 
         Raises:
             NotOfferedError: It lies in a bucket (definite).
         """
-        refuse_in_bucket(self.directory.place.url, what)
+        refuse_in_bucket(self.directory.place.url, what, instead)
         assert isinstance(self.directory, ReplicaDirectory)
         return self.directory
 
@@ -434,7 +440,9 @@ class Applier:
 
         Raises:
             ApplyError: This worker must not copy (definite).
+            NotOfferedError: The replica lies in a bucket (definite).
         """
+        directory = self._on_disk("a copy", _NO_COPY)
         if self._copies is None:
             raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
         self._replays.end("given up for a copy", self.state.position, self._transactions)
@@ -442,7 +450,7 @@ class Applier:
         return ReplicaCopy(
             self._session,
             self.source,
-            self._on_disk("a copy"),
+            directory,
             self.state,
             self.info,
             report=self._reporter.report,
@@ -475,7 +483,9 @@ class Applier:
             return ""
         if answer.plan == "copy" and self._replays_anyway and answer.verdict in _REPLAYABLE:
             return ""
-        how = "  Run jobs/catch_up.py, or apply without --no-copy." if answer.plan == "copy" else ""
+        how = "" if answer.plan != "copy" else "  Run jobs/catch_up.py, or apply without --no-copy."
+        if how and is_in_bucket(self.directory.place.url):
+            how = f"  Row tables in a bucket are not copied.  {_NO_COPY}"
         return f"the node says {answer.verdict}: {answer.reason or answer.plan}.{how}"
 
     # --- following ----------------------------------------------------------------------------

@@ -14,7 +14,16 @@ import pytest
 from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import ApplyError, CorruptLogError, DiskFullError
+from sparktxlog.errors import (
+    ApplyError,
+    BucketMissingError,
+    CorruptLogError,
+    DiskFullError,
+    LockedError,
+    StorageError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+)
 from sparktxlog.files.selection import Wanted
 from sparktxlog.files.tasks import Fetched, FileTask, FileWork
 from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
@@ -165,3 +174,19 @@ def test_room_for_all_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.Monk
         "one": Way.RENAME,
         "two": Way.RENAME,
     }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LockedError("another worker has the lake"),
+        StoreUnavailableError("the bucket is down"),
+        StoreForbiddenError("the bucket is closed"),
+        BucketMissingError("the bucket is gone"),
+    ],
+)
+def test_what_is_wrong_with_the_lake_is_wrong_with_no_table(error: StorageError) -> None:
+    """Else a table would stand still because a bucket was away twice."""
+    with pytest.raises(type(error), match=error.message) as caught, failures_named("t"):
+        raise error
+    assert caught.value is error
