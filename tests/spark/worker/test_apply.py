@@ -33,12 +33,13 @@ from sparktxlog.errors import (
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.report import Recount
 from sparktxlog.model.tables.table import Column, TableDefinition
-from sparktxlog.worker.apply import fold, steps
+from sparktxlog.worker.apply import fold
 from sparktxlog.worker.apply.deltalog import ROW_INDEX, LogTransaction
 from sparktxlog.worker.apply.fold import URI_COLUMN
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import read_commit
+from sparktxlog.worker.lakes import disk_lake
 from sparktxlog.worker.replica import replica_driver
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
@@ -309,9 +310,9 @@ def test_a_batch_torn_in_its_middle_is_done_again(
     def ends(*_: object) -> None:
         raise StorageError("the power is cut")
 
-    real_settle = steps.settle
+    real_settle = disk_lake.settle
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "settle", settle)
+        patch.setattr(disk_lake, "settle", settle)
         patch.setattr(ReplicaState, "finish", ends)
         with pytest.raises(StorageError, match="power"):
             apply(spark, log, lake)
