@@ -32,6 +32,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
 )
 from sparktxlog.worker.replica.applier import ApplyOutcome
+from sparktxlog.worker.replica.source import NodeInfo
 
 ARGUMENTS = {
     "adopt": ["orders", "/data/orders", "--as", "row-table"],
@@ -178,8 +179,10 @@ def test_spark_that_does_not_start_ends_in_a_line_of_json(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Node:
-        def info(self) -> SimpleNamespace:
-            return SimpleNamespace(lake="/lake")
+        def info(self) -> NodeInfo:
+            return NodeInfo(
+                node_id="A", log_id="l", payload_root="/p", lake_root="/l", signature_interval=9
+            )
 
         def close(self) -> None: ...
 
