@@ -97,13 +97,20 @@ async def two_tokens(
 
 async def answers(lines: list[Line]) -> Counter[int]:
     """Return the statuses of the requests that were answered, once no further one comes."""
+    reads = [asyncio.create_task(line.reader.readuntil(b"\r\n\r\n")) for line in lines]
+    waiting, answered = set(reads), set(reads)
+    while waiting and answered:
+        # The node is in the same loop: where that stands still, this wait does, too.
+        answered, waiting = await asyncio.wait(
+            waiting, timeout=2, return_when=asyncio.FIRST_COMPLETED
+        )
+    for read in waiting:
+        read.cancel()
     found: Counter[int] = Counter()
-    for line in lines:
+    for read in reads:
         try:
-            async with asyncio.timeout(0.5):
-                head = await line.reader.readuntil(b"\r\n\r\n")
-                found[int(head.split()[1])] += 1
-        except (TimeoutError, asyncio.IncompleteReadError):
+            found[int((await read).split()[1])] += 1
+        except (asyncio.CancelledError, asyncio.IncompleteReadError):
             found[0] += 1
     return found
 
