@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -111,7 +112,11 @@ def test_a_file_is_written_once_more_as_it_is(tmp_path: Path) -> None:
     assert after.st_ino == before.st_ino and after.st_mtime_ns > before.st_mtime_ns
 
 
-def test_a_log_that_another_program_keeps_is_named(tmp_path: Path) -> None:
+def test_a_log_that_another_program_keeps_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite would wait five seconds for the other program.
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.1))
     with closing(Journal(tmp_path / "data")) as journal:
         journal.write([run_of(seq=1)])
         shutil.copytree(tmp_path / "data", tmp_path / "copy")
