@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from tests.service.test_bucket_tables import BIG, Cluster, Site, verified
+from tests.service.test_bucket_upkeep import environment_of
 from tests.support.delta_writer import SCHEMA, StagedTable, info_of, lines_of
 from tests.support.faulty_way import by_chance, faulty_way
-from tests.support.store_servers import BUCKET, KEY, SECRET, StoreServer, seaweedfs
+from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
 
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.errors import CopyConflictError, CorruptLogError, InvalidRequestError
@@ -36,13 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
 @pytest.fixture
 def cluster(tmp_path: Path, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Two sites; this process reaches their bucket by its environment."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
+    for name, value in environment_of(server).items():
         monkeypatch.setenv(name, value)
     return Cluster(tmp_path, server)
 

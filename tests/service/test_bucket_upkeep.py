@@ -6,6 +6,7 @@ Spark is left out: what Delta commits on a twin is written by hand.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 import uuid
 from collections import Counter
@@ -15,9 +16,10 @@ from typing import Any
 
 import pytest
 from tests.service.test_bucket_tables import BIG, Cluster, Site, verified
+from tests.support.command_line import invoke
 from tests.support.delta_writer import BEGIN, info_of, lines_of
 from tests.support.faulty_way import Fault, by_chance, faulty_way
-from tests.support.store_servers import StoreServer, seaweedfs
+from tests.support.store_servers import KEY, SECRET, StoreServer, seaweedfs
 
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, StoreUnavailableError
@@ -167,3 +169,69 @@ def test_a_version_that_somebody_removes_stops_a_vacuum_and_comes_back(cluster: 
             assert found.count == 0
 
     asyncio.run(main())
+
+
+def test_the_command_maintains_tables_in_a_bucket(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without OPTIMIZE it needs no Spark; it reaches the bucket by its environment."""
+    for name, value in environment_of(cluster.server).items():
+        monkeypatch.setenv(name, value)
+
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            await a.write(1)
+            await b.placed(1)
+            lost = a.key("part-of-nobody.parquet")
+            a.store.create(lost, b"of a statement that failed")
+            dropped = str(uuid.uuid4())
+            a.store.create(f"{dropped}/x", b"of no table")
+
+            async def maintained(*more: str, code: int = 0) -> Any:
+                capsys.readouterr()
+                url = ("--url", a.caller.node.config.master_url)
+                command = ("maintain", "--no-optimize", "--json", *url, *more)
+                assert await asyncio.to_thread(invoke, monkeypatch, *command) == code
+                return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+            before = there(a)
+            assert (await maintained("--dry-run"))["removed"] == []
+            assert there(a) == before
+            # Two weeks later, by the bucket's clock and this one; each is young at first.
+            (now,) = (await maintained())["commit_tables"]
+            assert (now["failed"], now["skipped"], now["files"]) == ("", "", 2)
+            assert now["vacuumed_files"] == 0
+            assert there(a) == before | {f".unused/{dropped}"}
+            real = BucketTables.now_ms
+            monkeypatch.setattr(BucketTables, "now_ms", lambda one: real(one) + MONTH_MS)
+            later = await maintained()
+            (table,) = later["commit_tables"]
+            assert (table["vacuumed_files"], table["staged_commits"]) == (1, 1)
+            (removal,) = later["removed"]
+            assert removal["kind"] == "places of no table"
+            assert removal["removed"] == [a.store.url_of(dropped)]
+            gone = before - there(a)
+            assert {lost, f"{dropped}/x"} < gone and len(gone) == 3
+            assert (await verified(a)).sound
+            # Wrong credentials are said for the table, and nothing is changed.
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+            failed = await maintained(code=1)
+            assert "store-forbidden" in json.dumps(failed)
+            assert before - there(a) == gone
+
+    asyncio.run(main())
+
+
+def there(site: Site) -> set[str]:
+    """Return all keys, without second copies of commit files, which the node makes when it can."""
+    return {one.key for one in site.store.list() if not one.key.startswith(".commits/")}
+
+
+def environment_of(server: StoreServer) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": server.endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ALLOW_HTTP": "true",
+    }
