@@ -115,7 +115,7 @@ class Placer:
 def is_checkpoint_due(definition: TableDefinition, version: int) -> bool:
     """Return whether a table's properties want a checkpoint of a version."""
     interval = dict(definition.properties).get("delta.checkpointInterval", _CHECKPOINT_EVERY)
-    return version % int(interval) == 0
+    return version > 0 and version % int(interval) == 0
 
 
 def placed_path(file: StagedFile) -> str:

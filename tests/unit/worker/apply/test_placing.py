@@ -23,7 +23,7 @@ from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS
-from sparktxlog.worker.apply.placing import Placer, placed_name, placed_path
+from sparktxlog.worker.apply.placing import Placer, is_checkpoint_due, placed_name, placed_path
 from sparktxlog.worker.apply.tables import OwnCommit, create_table, read_commit
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 
@@ -327,3 +327,11 @@ def test_a_version_that_may_be_undone_replaces_no_log(tmp_path: Path) -> None:
     for path in (root / "_delta_log").glob(f"{4:020}.*"):
         path.unlink()
     assert len(live_files(root).sizes) == 1
+
+
+def test_a_checkpoint_is_due_as_the_properties_say() -> None:
+    """None of a table that was just made: a job of Spark would say what one line says."""
+    made = table("t", "id bigint")
+    assert [v for v in range(301) if is_checkpoint_due(made, v)] == [100, 200, 300]
+    often = replace(made, properties=(("delta.checkpointInterval", "7"),))
+    assert [v for v in range(20) if is_checkpoint_due(often, v)] == [7, 14]
