@@ -326,6 +326,47 @@ def test_a_holder_learns_that_it_was_overtaken(store: BucketStore) -> None:
     second.release()
 
 
+class LosingStore(BucketStore):
+    """Carries an exchange out, and then nobody can say so: once, whenever it is asked to."""
+
+    loses = False
+
+    def exchange(self, key: str, content: bytes, mark: str) -> str | None:
+        made = super().exchange(key, content, mark)
+        if self.loses:
+            self.loses = False
+            raise StoreUnavailableError("the answer was lost")
+        return made
+
+
+def test_a_holder_whose_answer_was_lost_still_holds_the_lock(store: BucketStore) -> None:
+    """The next exchange finds a mark that it does not know, and its own number."""
+    losing = LosingStore(store._client, store.url)
+    held = lease(losing, "one", Clock(), renew_s=0.05)
+    held.take()
+    for _ in range(2):
+        losing.loses = True
+        wait_until(lambda: not losing.loses)
+        beats = held._said.beat
+        wait_until(lambda beats=beats: held._said.beat > beats + 2 or bool(held._lost))
+        held.check()
+    with pytest.raises(LockedError, match="owned by another worker"):
+        lease(store, "two", Clock()).take()
+    held.release()
+
+
+def test_a_lock_whose_release_follows_a_lost_answer_is_free(store: BucketStore) -> None:
+    losing = LosingStore(store._client, store.url)
+    held = lease(losing, "one", Clock(), renew_s=0.05)
+    held.take()
+    losing.loses = True
+    wait_until(lambda: not losing.loses)
+    held.release()
+    other = lease(store, "two", Clock())
+    other.take()
+    other.release()
+
+
 def test_a_lock_that_is_not_renewed_in_time_is_not_used(store: BucketStore) -> None:
     clock = Clock()
     held = lease(store, "one", clock, expiry_s=60.0, margin_s=20.0, renew_s=1000.0)

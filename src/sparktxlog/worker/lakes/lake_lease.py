@@ -22,7 +22,13 @@ from time import monotonic
 
 import msgspec
 
-from sparktxlog.errors import CorruptLogError, LockedError, StorageError, StoreUnavailableError
+from sparktxlog.errors import (
+    CorruptLogError,
+    LockedError,
+    ObjectMissingError,
+    StorageError,
+    StoreUnavailableError,
+)
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
 
@@ -77,7 +83,7 @@ class LakeLease:
     ) -> None:
         self._store, self._key = store, key
         self._expiry_s, self._margin_s, self._renew_s = expiry_s, margin_s, renew_s
-        self._clock = clock
+        self._clock, self._holder = clock, holder
         self._said = Held(holder=holder, fence=0, machine=socket.gethostname(), process=os.getpid())
         #: Mark of the object; until when it counts; why it does not any more.
         self._mark, self._until, self._lost = "", 0.0, ""
@@ -163,7 +169,7 @@ class LakeLease:
         if not self._lost:
             self._said = replace(self._said, holder="")
             try:
-                self._exchanged(self._mark)
+                self._renewed()
             except StorageError as error:  # then it expires
                 _logger.warning("the lock of %s is not released: %s", self._store.url, error)
 
@@ -171,7 +177,7 @@ class LakeLease:
         while not self._ended.wait(self._renew_s):
             began = self._clock()
             try:
-                mark = self._exchanged(self._mark)
+                mark = self._renewed()
             except StorageError as error:
                 _logger.warning("the lock of %s is not renewed: %s", self._store.url, error)
                 continue
@@ -180,6 +186,19 @@ class LakeLease:
                 _logger.error("the lock of %s is lost: %s", self._store.url, self._lost)
                 return
             self._mark, self._until = mark, began + self._expiry_s - self._margin_s
+
+    def _renewed(self) -> str | None:
+        """Exchange the lock that this process holds; return its mark, None = it is lost."""
+        mark = self._exchanged(self._mark)
+        if mark is not None or (found := self._store.find(self._key)) is None:
+            return mark
+        try:
+            there = self._read()
+        except (CorruptLogError, ObjectMissingError):
+            return None
+        # If the answer to an exchange was lost, its mark is not known, but the number is ours.
+        ours = (there.holder, there.fence) == (self._holder, self.fence)
+        return self._exchanged(found.mark) if ours else None
 
     def _exchanged(self, mark: str) -> str | None:
         self._said = replace(self._said, beat=self._said.beat + 1)
