@@ -6,7 +6,7 @@ What Spark does with one: `tests/spark/test_bucket_lakes.py`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,6 +243,43 @@ def test_a_drop_that_is_broken_off_goes_on(
     kept = {one.key.removeprefix(f"{attic_key('t', '7')}/") for one in store.list("_sparktxlog")}
     assert "_delta_log/00000000000000000000.json" in kept
     assert log.tables
+
+
+class RemovingStore(BucketStore):
+    """Notes what is removed; after the first request somebody else has the lock."""
+
+    def __init__(self, store: BucketStore, holder: Holder) -> None:
+        super().__init__(store._client, store.url)
+        self.holder, self.removed = holder, list[str]()
+
+    def remove(self, keys: Iterable[str]) -> None:
+        gone = [*keys]
+        super().remove(gone)
+        self.removed += gone
+        self.holder.holds = False
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_a_removal_asks_for_the_lock_before_each_request(
+    tmp_path: Path, store: BucketStore, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Objects of a new table of that name may be there when the next request is sent."""
+    holder = Holder()
+    removing = RemovingStore(store, holder)
+    log, lake = in_bucket(tmp_path, removing, holder)
+    lake.table("t").replace("_delta_log/_last_checkpoint", b"{}")
+    log.staged("append", "t", [(1, "x"), (2, "y")])
+    log.publish()
+    place(log, lake)
+    data = live_files(lake.table("t")).sizes
+    monkeypatch.setattr("sparktxlog.files.stores.part._REMOVED_AT_ONCE", at_once)
+    with pytest.raises(LockedError, match="lost"):
+        lake.set_aside("t", "7", "why")
+    assert {key.removeprefix("t/") for key in removing.removed} <= set(data)
+    assert len(removing.removed) == min(at_once, len(data)) and lake.has("t")
+    taken = BucketLake(store, lambda: None)
+    taken.set_aside("t", "7", "why")
+    assert not taken.has("t")
 
 
 # -- the lock --------------------------------------------------------------------------------------

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import RawIOBase
+from itertools import islice
 from pathlib import Path
 
 from sparktxlog.files.stores.store import Created, Found, OpenContent, Store
+
+#: Keys that a bucket removes by one request.
+_REMOVED_AT_ONCE = 1000
 
 
 def _nothing() -> None:
@@ -77,9 +81,11 @@ class PartOfStore:
         return self.whole.names(self._key(directory))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """As `Store.remove`."""
-        self.may_write()
-        self.whole.remove(map(self._key, keys))
+        """As `Store.remove`; it is asked before each request whether that may be done."""
+        rest = map(self._key, keys)
+        while batch := [*islice(rest, _REMOVED_AT_ONCE)]:
+            self.may_write()
+            self.whole.remove(batch)
 
     def _key(self, key: str) -> str:
         return f"{self.directory}/{key}"

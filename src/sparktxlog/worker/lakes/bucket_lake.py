@@ -17,7 +17,7 @@ from time import time_ns
 import msgspec
 
 from sparktxlog.attic.attic import Entry, Kind, entry_id
-from sparktxlog.delta.log_files import is_in_log
+from sparktxlog.delta.log_files import commits_among, is_in_log
 from sparktxlog.errors import ApplyError, StorageError
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
@@ -128,8 +128,10 @@ class BucketLake:
         with ThreadPoolExecutor(_PARALLEL_COPIES, "set-aside") as threads:
             for _ in threads.map(copy, keys):
                 pass
-        # While the log is there, the table is: a repetition goes on.
-        table.remove(_data_first(keys))
+        # While a commit is there, the table is: a repetition goes on.  The keys of one request go
+        # in any order, so commits have one of their own.
+        for gone in _in_order(keys):
+            table.remove(gone)
         return kept.url_of(_CONTENT)
 
 
@@ -138,5 +140,10 @@ def attic_key(name: str, mark: str) -> str:
     return f"{ATTIC}/{entry_id(Kind.DROPPED, name, mark)}/{_CONTENT}"
 
 
-def _data_first(keys: Iterable[str]) -> list[str]:
-    return sorted(keys, key=lambda key: (is_in_log(key), key))
+def _in_order(keys: Iterable[str]) -> list[list[str]]:
+    """Return the keys of a table as they are removed: data, the rest of the log, commits."""
+    parts: list[list[str]] = [[], [], []]
+    for key in sorted(keys):
+        is_commit = is_in_log(key) and bool(commits_among([key.rpartition("/")[2]]))
+        parts[2 if is_commit else int(is_in_log(key))].append(key)
+    return parts
