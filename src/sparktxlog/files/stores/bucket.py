@@ -27,7 +27,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from sparktxlog.errors import StorageError
+from sparktxlog.errors import ConfigError, StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
@@ -563,8 +563,20 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
         "client_options": _CLIENT | {"allow_http": settings.allow_http},
         "retry_config": retry,
     }
+    settings.check_environment(place.provider)
+    try:
+        client = _client_of(place, settings, common)
+    except BaseError:
+        # The library's text has the value, which may be a secret.
+        raise ConfigError(
+            f"what reaches {place.url} cannot read a variable of the environment",
+            hint="Look at AWS_…, AZURE_… or GOOGLE_…: what is yes or no is true or false there.",
+        ) from None
+    return BucketStore(client, place.url)
+
+
+def _client_of(place: BucketUrl, settings: StoreSettings, common: dict[str, Any]) -> ObjectStore:
     given = settings.read_credentials(place.provider)
-    client: ObjectStore
     if place.provider is Provider.S3:
         s3: S3Config = {
             # By an upload in parts, SeaweedFS lets several be first.
@@ -578,20 +590,17 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
             s3["region"] = settings.region
         if given:  # they may be written anew before they expire
             common["credential_provider"] = _file_credentials(settings)
-        client = S3Store(place.bucket, config=s3, **common)
-    else:
-        found: dict[str, Any] = dict(given)
-        if place.provider is Provider.AZURE:
-            azure = cast("AzureConfig", found | {"account_name": place.account})
-            if settings.endpoint:
-                azure["endpoint"] = settings.endpoint
-            client = AzureStore(place.bucket, config=azure, **common)
-        else:
-            google = cast("GCSConfig", found)
-            if settings.endpoint:
-                google["base_url"] = settings.endpoint
-            client = GCSStore(place.bucket, config=google, **common)
-    return BucketStore(client, place.url)
+        return S3Store(place.bucket, config=s3, **common)
+    found: dict[str, Any] = dict(given)
+    if place.provider is Provider.AZURE:
+        azure = cast("AzureConfig", found | {"account_name": place.account})
+        if settings.endpoint:
+            azure["endpoint"] = settings.endpoint
+        return AzureStore(place.bucket, config=azure, **common)
+    google = cast("GCSConfig", found)
+    if settings.endpoint:
+        google["base_url"] = settings.endpoint
+    return GCSStore(place.bucket, config=google, **common)
 
 
 def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:

@@ -25,6 +25,9 @@ _VARIABLES = {
 }
 #: Of those, what S3 does not do without.
 _NEEDED = {Provider.S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+#: Variables with the URL of a server that speaks S3's protocol.
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class StoreSettings:
     patience_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.endpoint and not re.fullmatch(r"https?://[^/@]+(/.*)?", self.endpoint):
+        if self.endpoint and not _ENDPOINT.fullmatch(self.endpoint):
             raise ConfigError(
                 "the endpoint of the store is no URL of http or https",
                 hint="Write it as https://host:port, without credentials.",
@@ -64,6 +67,23 @@ class StoreSettings:
         # The library itself does not look for this variable.
         allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
         return cls(allow_http=allow_http, patience_s=patience_s)
+
+    def check_environment(self, provider: Provider) -> None:
+        """Refuse an endpoint that the library would take as it is.
+
+        Raises:
+            ConfigError: The endpoint in the environment is none (definite).
+        """
+        if provider is not Provider.S3 or self.endpoint:
+            return
+        for name in _ENDPOINTS:
+            value = os.environ.get(name)
+            if value is not None and not _ENDPOINT.fullmatch(value):
+                raise ConfigError(
+                    f"{name} of the environment is no URL of http or https",
+                    hint="Write it as https://host:port, without credentials, or unset it.",
+                    key=name,
+                )
 
     def read_credentials(self, provider: Provider) -> dict[str, str]:
         """Return what the file says: variable, in lower case → value; empty = there is none.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import ConfigError
+from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider
 
@@ -15,6 +16,28 @@ from sparktxlog.model.buckets import BucketUrl, Provider
 def test_an_endpoint_is_a_url_without_credentials(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="endpoint") as caught:
         StoreSettings(endpoint=endpoint)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+@pytest.mark.parametrize("endpoint", ["ftp://host", "http://k:secret@h"])
+def test_an_endpoint_of_the_environment_is_a_url(
+    monkeypatch: pytest.MonkeyPatch, name: str, endpoint: str
+) -> None:
+    """The library takes it as it is."""
+    monkeypatch.setenv(name, endpoint)
+    with pytest.raises(ConfigError, match=f"{name} of the environment") as caught:
+        store_at("s3://bucket/x", StoreSettings.of_environment())
+    assert "secret" not in str(caught.value) and caught.value.fields["key"] == name
+    store_at("s3://bucket/x", StoreSettings(endpoint="https://host:9000"))
+
+
+def test_a_variable_that_cannot_be_read_is_refused_without_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "secret")
+    with pytest.raises(ConfigError, match=r"variable of the environment.*AWS_…") as caught:
+        store_at("s3://bucket/x", StoreSettings.of_environment())
     assert "secret" not in str(caught.value)
 
 
