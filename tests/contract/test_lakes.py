@@ -6,10 +6,12 @@ What Spark does with one: `tests/spark/test_bucket_lakes.py`.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 import pytest
@@ -32,11 +34,17 @@ from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.tables import OwnCommit, create_table
+from sparktxlog.worker.lakes import lake_lease, lake_places
 from sparktxlog.worker.lakes.bucket_lake import BucketLake, attic_key
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.lake_lease import LakeLease
-from sparktxlog.worker.lakes.lake_places import is_in_bucket, lake_at, refuse_in_bucket
+from sparktxlog.worker.lakes.lake_places import (
+    is_in_bucket,
+    lake_at,
+    lock_store_at,
+    refuse_in_bucket,
+)
 from sparktxlog.worker.replica.bucket_replica import STATE, BucketReplica, open_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
@@ -414,6 +422,24 @@ def test_a_lock_that_is_not_renewed_in_time_is_not_used(store: BucketStore) -> N
     with pytest.raises(StoreUnavailableError, match="not renewed for 40 s"):
         held.check()
     held.release()
+
+
+def test_an_exchange_that_hangs_ends_before_the_lock_does(
+    tmp_path: Path, reached: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes a connection and never answers costs one renewal, not the lock."""
+    monkeypatch.setattr("sparktxlog.worker.lakes.lake_places._ANSWER_OF_LOCK_S", 1.0)
+    with closing(BucketReplica(reached, tmp_path / "here")) as replica:
+        assert replica._lease._store is not replica._store
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        store, began = lock_store_at(reached), monotonic()
+        with pytest.raises(StoreUnavailableError, match="no answer in time"):
+            store.exchange("lock", b"", "mark")
+    # The request, and the look whether it was carried out.
+    assert monotonic() - began < 2 * (1.0 + lake_places._PATIENCE_OF_LOCK_S)
+    each = lake_places._ANSWER_OF_LOCK_S + lake_places._PATIENCE_OF_LOCK_S
+    assert lake_lease.RENEW_S + 2 * each < lake_lease.EXPIRY_S - lake_lease.MARGIN_S
 
 
 def test_an_object_that_is_no_lock_is_named(store: BucketStore) -> None:

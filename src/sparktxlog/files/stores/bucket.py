@@ -68,7 +68,7 @@ _REMOVED_AT_ONCE = 1000
 #: How long a file with credentials is believed: it may be written anew before they expire.
 _CREDENTIALS_S = 300
 #: An answer that stands still, or takes very long in all, is asked for again.
-_CLIENT: dict[str, Any] = {"timeout": "1h", "read_timeout": "120s", "connect_timeout": "5s"}
+_CLIENT: dict[str, Any] = {"timeout": "1h", "connect_timeout": "5s"}
 #: So many seconds a request may take, with its repetitions; then it hangs.
 _REQUEST_S = 240.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -560,7 +560,11 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
     }
     common: dict[str, Any] = {
         "prefix": place.prefix or None,
-        "client_options": _CLIENT | {"allow_http": settings.allow_http},
+        "client_options": _CLIENT
+        | {
+            "allow_http": settings.allow_http,
+            "read_timeout": timedelta(seconds=settings.answer_s),
+        },
         "retry_config": retry,
     }
     settings.check_environment(place.provider)

@@ -45,6 +45,8 @@ class StoreSettings:
     credentials_file: Path | None = None
     #: How long a request that fails, or is throttled, is repeated.
     patience_s: float = 60.0
+    #: How long an answer may stand still until its request counts as failed.
+    answer_s: float = 120.0
 
     def __post_init__(self) -> None:
         if self.endpoint and not _ENDPOINT.fullmatch(self.endpoint):
@@ -62,11 +64,11 @@ class StoreSettings:
             )
 
     @classmethod
-    def of_environment(cls, patience_s: float = 60.0) -> StoreSettings:
+    def of_environment(cls, patience_s: float = 60.0, answer_s: float = 120.0) -> StoreSettings:
         """Return the settings of a process without a node's file: all by the environment."""
         # The library itself does not look for this variable.
         allow_http = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true")
-        return cls(allow_http=allow_http, patience_s=patience_s)
+        return cls(allow_http=allow_http, patience_s=patience_s, answer_s=answer_s)
 
     def check_environment(self, provider: Provider) -> None:
         """Refuse an endpoint that the library would take as it is.

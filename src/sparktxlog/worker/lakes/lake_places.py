@@ -14,8 +14,11 @@ from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 
-#: How long a request is repeated: what begins while a lock is held ends before it expires.
+#: How long a request is repeated: what begins while a lock is held ends before it expires, unless
+#: an answer stands still.
 _PATIENCE_S = 20.0
+#: An exchange of the lock is given up so soon that others follow before the lock expires.
+_ANSWER_OF_LOCK_S = _PATIENCE_OF_LOCK_S = 5.0
 
 
 def is_in_bucket(lake: str | Path) -> bool:
@@ -53,7 +56,20 @@ def bucket_at(lake: str) -> BucketStore:
     Raises:
         ConfigError, MissingDependencyError: As `store_at`.
     """
-    store = store_at(lake, StoreSettings.of_environment(_PATIENCE_S), field="lake")
+    return _store_at(lake, StoreSettings.of_environment(_PATIENCE_S))
+
+
+def lock_store_at(lake: str) -> BucketStore:
+    """Return the store for the lock of a lake: a request that hangs fails in time for others.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `store_at`.
+    """
+    return _store_at(lake, StoreSettings.of_environment(_PATIENCE_OF_LOCK_S, _ANSWER_OF_LOCK_S))
+
+
+def _store_at(lake: str, settings: StoreSettings) -> BucketStore:
+    store = store_at(lake, settings, field="lake")
     assert isinstance(store, BucketStore)
     return store
 

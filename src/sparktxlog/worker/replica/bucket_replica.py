@@ -23,7 +23,7 @@ from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created
 from sparktxlog.worker.lakes.bucket_lake import OWN, BucketLake
 from sparktxlog.worker.lakes.lake_lease import LakeLease
-from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
+from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket, lock_store_at
 from sparktxlog.worker.replica.state import (
     STATE_DIRECTORY,
     ReplicaDirectory,
@@ -68,7 +68,7 @@ class BucketReplica:
         try:
             if store.find(LOCK) is None:
                 prove(store, **_PROOF)
-            self._lease = LakeLease(store, LOCK, _name_of(self.own))
+            self._lease = LakeLease(lock_store_at(url), LOCK, _name_of(self.own))
             self._lease.take()
         except BaseException:
             self._lock.release()
