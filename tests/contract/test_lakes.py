@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -369,6 +370,24 @@ def test_a_holder_learns_that_it_was_overtaken(store: BucketStore) -> None:
     first.release()
     second.check()
     second.release()
+
+
+def test_a_lock_expires_while_its_machine_is_suspended(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept = [0.0]
+
+    def read(clock: int) -> float:
+        return 1000.0 + (slept[0] if clock == time.CLOCK_BOOTTIME else 0.0)
+
+    monkeypatch.setattr("time.clock_gettime", read)
+    held = LakeLease(store, "lock", "one", renew_s=1000.0)
+    held.take()
+    held.check()
+    slept[0] = 3600.0
+    with pytest.raises(StoreUnavailableError, match="not renewed"):
+        held.check()
+    held._ended.set()
 
 
 class LosingStore(BucketStore):

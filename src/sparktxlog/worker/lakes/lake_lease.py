@@ -16,9 +16,9 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import monotonic
 
 import msgspec
 
@@ -42,6 +42,15 @@ MARGIN_S = 25.0
 RENEW_S = 10.0
 #: Attempts to take a lock that others take at the same moment.
 _ATTEMPTS = 5
+
+
+def awake_or_not() -> float:
+    """Return seconds since this machine began, also those in which it was suspended.
+
+    Linux's monotonic clock stands still then, and a lock would seem to be held when it is not;
+    other systems' clock of that name goes on.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +88,7 @@ class LakeLease:
         expiry_s: float = EXPIRY_S,
         margin_s: float = MARGIN_S,
         renew_s: float = RENEW_S,
-        clock: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = awake_or_not,
     ) -> None:
         self._store, self._key = store, key
         self._expiry_s, self._margin_s, self._renew_s = expiry_s, margin_s, renew_s
