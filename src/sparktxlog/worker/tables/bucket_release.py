@@ -7,6 +7,7 @@ keep their in-commit timestamps.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from sparktxlog.delta.log_files import commits_among, commits_in
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.model.buckets import bucket_url, whole_bucket
-from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.bucket_tables import LogCopy
 from sparktxlog.storage.commit_tables.bucket_twin import each
 from sparktxlog.storage.commit_tables.released_log import IN_COMMIT_TIMES, drop_unused_features
@@ -29,6 +30,8 @@ from sparktxlog.storage.commit_tables.twin import without_feature
 from sparktxlog.worker.tables.places_of_tables import store_of_job
 
 _LOG = COMMIT_LOG.rstrip("/")
+#: Where a table lies, or what is the node's own, below the prefix of all tables.
+_OF_TABLES = re.compile(rf"(?:{UUID_NAME.pattern}|\..*)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class BucketRelease:
             path: What the user named.
 
         Raises:
-            InvalidRequestError: It is not in the table's bucket, or has something (definite).
+            InvalidRequestError: It is not in the table's bucket, is in a commit table, or has
+                something (definite).
         """
         source, target = bucket_url(location, "location"), bucket_url(path, "path")
         assert source is not None, "the caller looked"
@@ -62,6 +66,16 @@ class BucketRelease:
             raise InvalidRequestError(
                 f"{path} is no prefix in the bucket of the table, which lies at {location}",
                 hint=f"Name one: {whole_bucket(source)}/… .  Files are copied within the bucket.",
+                field="path",
+                value=path,
+            )
+        root = source.prefix.rpartition("/")[0]
+        below = f"/{target.prefix}/".removeprefix(f"/{root}/" if root else "/")
+        if not below.startswith("/") and _OF_TABLES.match(below):
+            raise InvalidRequestError(
+                f"{path} is in a commit table, or among the node's own objects: upkeep removes "
+                "there what no version names",
+                hint=f"Name a prefix of no table, such as {whole_bucket(source)}/back/orders.",
                 field="path",
                 value=path,
             )

@@ -126,3 +126,14 @@ def test_it_goes_to_its_own_bucket_only() -> None:
         with pytest.raises(InvalidRequestError, match="is no prefix in the bucket") as refused:
             BucketRelease.of("s3://lake/site-a/x", path)
         assert "s3://lake/…" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("root", ["s3://lake/site-a", "s3://lake"])
+@pytest.mark.parametrize("below", ["{0}/back", "{1}", "{1}/back", ".commits/back"])
+def test_it_does_not_go_where_upkeep_removes_it(root: str, below: str) -> None:
+    """Below the table itself, or another one, it would be what no version names."""
+    table, other = str(uuid.uuid4()), str(uuid.uuid4())
+    path = f"{root.replace('s3:', 's3a:')}/{below.format(table, other)}"
+    with pytest.raises(InvalidRequestError, match="is in a commit table") as refused:
+        BucketRelease.of(f"{root}/{table}", path)
+    assert refused.value.definite and refused.value.fields["value"] == path
