@@ -4,6 +4,7 @@ narration          what the stories share
 story              what happens, in order
 children           child processes that answer lines of JSON
 demo_nodes         the three `sparktxlog serve` processes and their directories
+bucket_server      SeaweedFS, for `--store s3`
 relay              the links between them, which can be cut
 sites              the three Spark processes
 job_lines          how a Spark process is told what to do

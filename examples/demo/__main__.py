@@ -27,13 +27,21 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         prog="python -m examples.demo",
         description="Run three sites on this machine with real flights, cut one off, reconnect "
         "it, compare.  With --kill also kill a node in the middle: the others go on, and it "
-        "rejoins after a restart.  With --catalog the sites write one table by ordinary SQL, and "
+        "rejoins after a restart.  With --store s3 the tables lie in a bucket, and a node and a "
+        "worker are killed.  With --catalog the sites write one table by ordinary SQL, and "
         "have one history of it.",
     )
     add = made.add_argument
     add("--scale", type=float, default=0.05, help="part of the year 2013, 1 = all flights")
     add("--keep", action="store_true", help="leave the nodes running")
     add("--kill", metavar="SITE", help="kill this site's node and start it again")
+    add("--kill-worker", metavar="SITE", help="kill this site's worker in the middle of a batch")
+    add(
+        "--store",
+        choices=("s3",),
+        help="keep the sites' tables in a bucket of this machine, a prefix for each site; without "
+        "--catalog a node and a worker are killed, too, by default those of the last two sites",
+    )
     add("--witness", action="store_true", help="two sites and a witness instead of three sites")
     add("--catalog", action="store_true", help="Spark's own INSERT and MERGE on one commit table")
     add(
@@ -49,10 +57,14 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     sites = _sites(found)
     if not 0.001 <= found.scale <= 1:
         made.error(f"--scale {found.scale:g} is not within 0.001 … 1")
-    if found.catalog and (found.kill or found.witness):
-        made.error("--catalog goes without --kill and --witness")
-    if found.kill and found.kill not in sites:
-        made.error(f"--kill {found.kill!r} is not a site; sites: {', '.join(sites)}")
+    if found.catalog and (found.kill or found.kill_worker or found.witness):
+        made.error("--catalog goes without --kill, --kill-worker and --witness")
+    for option, site in (("--kill", found.kill), ("--kill-worker", found.kill_worker)):
+        if site and site not in sites:
+            made.error(f"{option} {site!r} is not a site; sites: {', '.join(sites)}")
+    if found.store and not found.catalog:
+        found.kill = found.kill or sites[-2]
+        found.kill_worker = found.kill_worker or sites[-1]
     return found
 
 
@@ -70,6 +82,7 @@ def _passed(arguments: argparse.Namespace) -> bool:
             directory=directory,
             as_json=a.json,
             connector=a.connector,
+            in_buckets=a.store is not None,
         )
     return run_demo(
         sites=_sites(a),
@@ -78,6 +91,8 @@ def _passed(arguments: argparse.Namespace) -> bool:
         directory=directory,
         as_json=a.json,
         kill=a.kill,
+        kill_worker=a.kill_worker,
+        in_buckets=a.store is not None,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +12,9 @@ from rich.table import Table
 
 from sparktxlog.cli.printing import cell_text
 from sparktxlog.delta.commit_contents import read_commit_file
-from sparktxlog.delta.log_files import STAGED_COMMITS, commit_path
+from sparktxlog.delta.log_files import STAGED_COMMITS, has_commit
+from sparktxlog.files.stores.store import Store
+from sparktxlog.model.tables.commit_table import commit_file_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class CatalogResult:
     expected_rows: int = 0
     #: Site → rows that differ from the source.
     differences: dict[str, int] = field(default_factory=dict)
+    #: Site → kind → `requests` and `bytes` of its node at its bucket; Spark's own are not counted.
+    bucket_requests: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
     #: Seconds that the table stood still while a site was cut off, and after that until all sites
     #: had what waited.
     waited_s: float = 0.0
@@ -79,6 +82,7 @@ class CatalogResult:
             "staged": self.staged,
             "made_again": self.made_again,
             "rows": self.rows,
+            "bucket_requests": self.bucket_requests,
             "expected_rows": self.expected_rows,
             "source_differences": sum(self.differences.values()),
             "waited_s": round(self.waited_s, 1),
@@ -101,9 +105,14 @@ class CatalogResult:
             by = self.committed_at.get(number, self.sites[0])
             table.add_row(str(number), version.operation, f"site {by}", *digests, "")
         table.add_section()
+        asked = {
+            site: sum(kind["requests"] for kind in kinds.values())
+            for site, kinds in self.bucket_requests.items()
+        }
         for name, cells, source in (
             ("rows", self.rows, cell_text(self.expected_rows)),
             ("rows unlike the source", self.differences, ""),
+            *([("requests of the node to the bucket", asked, "")] if asked else []),
         ):
             texts = [cell_text(cells.get(site)) for site in self.sites]
             table.add_row("", name, "", *texts, source)
@@ -117,22 +126,24 @@ class CatalogResult:
         console.print(f"{verdict}  {self.seconds:,.0f} s")
 
 
-def history_of(directory: Path) -> list[HistoryVersion]:
-    """Return the versions of a table that are published in its directory."""
+def history_of(table: Store) -> list[HistoryVersion]:
+    """Return the versions of a table that are published at its place."""
     versions: list[HistoryVersion] = []
-    while (path := commit_path(directory, len(versions))).exists():
-        raw = path.read_bytes()
+    while has_commit(table, len(versions)):
+        raw = table.read(commit_file_name(len(versions)))
         digest = blake2b(raw, digest_size=16)
         for file in read_commit_file(raw).files:
-            digest.update(file.path.encode() + (directory / file.path).read_bytes())
+            digest.update(file.path.encode() + table.read(file.path))
         info = json.loads(raw.partition(b"\n")[0])["commitInfo"]
         versions.append(HistoryVersion(operation=info["operation"], digest=digest.hexdigest()))
     return versions
 
 
-def staged_commits(directory: Path) -> dict[int, list[bytes]]:
-    """Return version → the commits that Spark staged for it in a table's directory."""
+def staged_commits(table: Store) -> dict[int, list[bytes]]:
+    """Return version → the commits that Spark staged for it at a table's place."""
     found: dict[int, list[bytes]] = {}
-    for path in (directory / STAGED_COMMITS).glob("*.json"):
-        found.setdefault(int(path.name.partition(".")[0]), []).append(path.read_bytes())
+    for name in table.names(STAGED_COMMITS):
+        if name.endswith(".json"):
+            commit = table.read(f"{STAGED_COMMITS}/{name}")
+            found.setdefault(int(name.partition(".")[0]), []).append(commit)
     return found

@@ -18,8 +18,10 @@ from rich.console import Console
 
 from sparktxlog.api.session import SPARK_RELEASE
 from sparktxlog.api.spark_jars import known_jars
-from sparktxlog.delta.log_files import commit_path
+from sparktxlog.delta.log_files import has_commit
+from sparktxlog.files.stores.store import Store
 from sparktxlog.http.catalog_link import CatalogLink
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.storage.commit_tables.directory_tables import directory_of
 
 #: Paths of the connector's JARs, comma separated.
@@ -35,8 +37,16 @@ _PARTS = 2
 class CatalogStory(Narration):
     """One run of the demo of the catalog."""
 
-    def __init__(self, directory: Path, console: Console, *, scale: float, connector: str) -> None:
-        cluster = Cluster(directory, tuple(AIRPORTS))
+    def __init__(
+        self,
+        directory: Path,
+        console: Console,
+        *,
+        scale: float,
+        connector: str,
+        in_buckets: bool,
+    ) -> None:
+        cluster = Cluster(directory, tuple(AIRPORTS), in_buckets=in_buckets)
         self.result = CatalogResult(
             sites=cluster.sites, connector=connector, scale=scale, directory=str(directory)
         )
@@ -115,16 +125,19 @@ class CatalogStory(Narration):
         command = {"part": part, "parts": _PARTS}
         return self.sites.ask_all(do, dict.fromkeys(self.cluster.sites, command))
 
-    def _directories(self) -> dict[str, Path]:
+    def _tables(self) -> dict[str, Store]:
         """Return where the sites have the table, each at its newest version."""
         found = {}
         for site in self.cluster.sites:
             with closing(CatalogLink(self.cluster.url(site))) as link:
-                found[site] = directory_of(link.load(_NAME).metadata.location)
+                location = link.load(_NAME).metadata.location
+            if self.cluster.bucket is None:
+                location = str(directory_of(location))
+            found[site] = self.cluster.store_at(location)
         return found
 
     def _staged(self) -> int:
-        found = map(staged_commits, self._directories().values())
+        found = map(staged_commits, self._tables().values())
         return sum(len(one) for commits in found for one in commits.values())
 
     def compare(self) -> None:
@@ -132,15 +145,16 @@ class CatalogStory(Narration):
         self.heading("The histories of all sites are compared, and the rows with the source")
         cluster, result = self.cluster, self.result
         cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
-        directories = self._directories()
-        result.histories = {site: history_of(path) for site, path in directories.items()}
-        for site, path in directories.items():
-            staged = staged_commits(path)
+        tables = self._tables()
+        result.histories = {site: history_of(table) for site, table in tables.items()}
+        for site, table in tables.items():
+            staged = staged_commits(table)
             result.staged[site] = sum(map(len, staged.values()))
             for version, commits in staged.items():
-                published = commit_path(path, version)
-                if published.exists() and published.read_bytes() in commits:
+                if has_commit(table, version) and table.read(commit_file_name(version)) in commits:
                     result.committed_at[version] = site
+            if cluster.bucket is not None:
+                result.bucket_requests[site] = cluster.bucket_requests(site)
         sources = [str(cluster.site_directory(site) / "source") for site in cluster.sites]
         asked = {"sources": sources, "begun": list(range(_PARTS)), "parts": _PARTS}
         with self.console.status("comparing"):
@@ -155,7 +169,13 @@ class CatalogStory(Narration):
 
 
 def run_catalog_demo(
-    *, scale: float, keep: bool, directory: Path | None, as_json: bool, connector: str
+    *,
+    scale: float,
+    keep: bool,
+    directory: Path | None,
+    as_json: bool,
+    connector: str,
+    in_buckets: bool,
 ) -> bool:
     """Run the demo of the catalog; return whether it passed, as `run_demo` does.
 
@@ -166,9 +186,11 @@ def run_catalog_demo(
         as_json: Print a line of JSON at the end, and all else to stderr.
         connector: JARs of Unity Catalog's connector for Spark, with commas; empty = it is among
             Delta's.
+        in_buckets: The sites' tables lie in a bucket of this machine.
 
     Raises:
         DemoError: There is no connector, or a process failed; the hint names its log.
+        MissingDependencyError: There is no store of buckets (definite).
     """
     given = [jar.strip() for jar in connector.split(",") if jar.strip()]
     missing = [jar for jar in given if not Path(jar.removeprefix("file://")).is_file()]
@@ -185,6 +207,8 @@ def run_catalog_demo(
         )
 
     def made(root: Path, console: Console) -> CatalogStory:
-        return CatalogStory(root, console, scale=scale, connector=",".join(jars))
+        return CatalogStory(
+            root, console, scale=scale, connector=",".join(jars), in_buckets=in_buckets
+        )
 
     return run_story(made, keep=keep, directory=directory, as_json=as_json)

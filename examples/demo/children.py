@@ -15,7 +15,7 @@ from sparktxlog.errors import TxLogError
 
 _STOP_TIMEOUT_S = 20.0
 #: There `examples` is found.
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class DemoError(TxLogError, code="demo"):
@@ -23,14 +23,15 @@ class DemoError(TxLogError, code="demo"):
 
 
 class Child:
-    """A process `python -m …` whose stderr goes to a log file.
+    """A process whose stderr goes to a log file.
 
     It runs in its own session: Ctrl-C reaches the demo, which then stops it in order.
 
     Args:
         name: For messages.
         log: The log file.
-        arguments: Module and arguments.
+        arguments: Of the program; of Python, a module and its arguments.
+        program: Its path; empty = this Python.
         answers: Whether it answers lines on stdin by lines on stdout; else stdout is logged, too.
         env: Variables besides those of the demo.
     """
@@ -41,6 +42,7 @@ class Child:
         log: Path,
         arguments: Sequence[str],
         *,
+        program: str = "",
         answers: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -49,12 +51,12 @@ class Child:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
+                [program, *arguments] if program else [sys.executable, "-m", *arguments],
                 stdin=subprocess.PIPE if answers else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if answers else file,
                 stderr=file,
                 text=True,
-                cwd=_ROOT,
+                cwd=ROOT,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
             )
@@ -92,10 +94,15 @@ class Child:
         self.fail_if_dead()
         raise DemoError(f"{self.name} closed its output", hint=f"Its log: {self.log}")
 
-    def stop(self, *, kill: bool = False) -> None:
-        """Ask the process to end, and kill it if it does not; `kill`: SIGKILL at once."""
+    def kill(self) -> None:
+        """End the process, and those that it started, by SIGKILL; `stop` closes what is left."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Ask the process to end, and kill it if it does not."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+            self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -6,15 +6,21 @@ import json
 import secrets
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event
 from time import monotonic
 from typing import Any
 
+from examples.demo.bucket_server import WEED_PORTS, BucketServer
 from examples.demo.children import Child, DemoError
+from prometheus_client.parser import text_string_to_metric_families
 
 from sparktxlog import Client
 from sparktxlog.errors import TransportError
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.store import Store
 
 _START_TIMEOUT_S = 60.0
 _POLL_S = 0.1
@@ -43,6 +49,7 @@ class Cluster:
         witness: Id of a node that votes only; empty = none.
         suspect_timeout_s: Seconds of silence after which the others go on without a node; None =
             they wait for it, until `restart_evicting`.
+        in_buckets: The sites' tables lie in a bucket of this machine, not in their directories.
     """
 
     def __init__(
@@ -52,12 +59,15 @@ class Cluster:
         witness: str = "",
         *,
         suspect_timeout_s: float | None = None,
+        in_buckets: bool = False,
     ) -> None:
         self.directory = directory
         self.sites = tuple(sites)
         self.witness = witness
         names = (*sites, witness) if witness else tuple(sites)
-        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        ports = free_ports(len(names) + WEED_PORTS)
+        self.ports = dict(zip(names, ports, strict=False))
+        self.bucket = BucketServer(directory, ports[len(names) :]) if in_buckets else None
         self._children: dict[str, Child] = {}
         #: Node → port of its relay.
         self._doors: dict[str, int] = {}
@@ -70,7 +80,10 @@ class Cluster:
         return self._children["relays"]
 
     def start(self) -> None:
-        """Start relays and nodes; return when all nodes answer."""
+        """Start the store, relays and nodes; return when all nodes answer."""
+        if self.bucket is not None:
+            self._children["store"] = self.bucket.start()
+            self.wait_until(self.bucket.answers, "the store to answer")
         arguments = ["examples.demo.relay", json.dumps(self.ports)]
         log = self.directory / "relays.log"
         self._children["relays"] = Child("relays", log, arguments, answers=True)
@@ -90,7 +103,9 @@ class Cluster:
 
     def kill_node(self, name: str) -> None:
         """Kill a node with SIGKILL."""
-        self._children.pop(name).stop(kill=True)
+        child = self._children.pop(name)
+        child.kill()
+        child.stop()
 
     def restart_evicting(self) -> None:
         """Restart all nodes; from now on they go on without one that is silent for a while."""
@@ -138,6 +153,8 @@ class Cluster:
         witness = 'roles = ["witness"]'
         if site == self.witness:
             lines.append(witness)
+        elif self.bucket is not None:
+            lines += self.bucket.node_settings(site)
         for number, other in enumerate((name for name in self.ports if name != site), start=1):
             lines += [f"[peer.{number}]", f'id = "{other}"', f'url = "{urls[other]}"']
             if other == self.witness:
@@ -165,6 +182,29 @@ class Cluster:
         """Return the node's view of the cluster."""
         with Client(self.url(site), timeout=_PATIENCE_S) as client:
             return client.status()
+
+    def lake(self, site: str) -> str:
+        """Return where a site's row tables are: a directory, or a prefix of the bucket."""
+        found = self.info(site)
+        return str(found["lake_url"] or found["lake_root"])
+
+    def store_at(self, url: str) -> Store:
+        """Open a directory, or a prefix of the bucket."""
+        return store_at(url) if self.bucket is None else self.bucket.store_at(url)
+
+    def bucket_requests(self, site: str) -> dict[str, dict[str, int]]:
+        """Return what a node asked of the bucket since its start: kind → `requests`, `bytes`."""
+        port = self.ports[site]
+        with closing(HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)) as link:
+            link.request("GET", "/metrics")
+            text = link.getresponse().read().decode()
+        found = dict[str, dict[str, int]]()
+        for family in text_string_to_metric_families(text):
+            what = family.name.removeprefix("sparktxlog_store_")
+            if what in ("requests", "bytes"):
+                for sample in family.samples:
+                    found.setdefault(sample.labels["kind"], {})[what] = int(sample.value)
+        return found
 
     def cut(self, site: str) -> None:
         """Cut all links of a site."""

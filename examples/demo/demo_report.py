@@ -25,6 +25,8 @@ class DemoResult:
     witness: str | None
     #: The site whose node was killed.
     killed: str | None = None
+    #: The site whose worker was killed in the middle of a batch.
+    killed_worker: str | None = None
     transactions: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
     commit_seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -38,6 +40,9 @@ class DemoResult:
     #: Table → rows that it must have according to the source.
     expected_rows: dict[str, int] = field(default_factory=dict)
     received_bytes: dict[str, int] = field(default_factory=dict)
+    #: Site → `node`, `worker` → kind → `requests` and `bytes` of its bucket, since that process
+    #: started; Spark's own are not counted.  Empty: there are no buckets.
+    bucket_requests: dict[str, dict[str, dict[str, dict[str, int]]]] = field(default_factory=dict)
     #: Transactions that reached their level while the site was cut off.
     during_cut: dict[str, int] = field(default_factory=dict)
     #: Asked node → which nodes it waited for then.
@@ -121,6 +126,10 @@ def _result_rows(found: DemoResult) -> list[tuple[str, Mapping[str, Any], str]]:
         ("seconds to commit", found.commit_seconds, ""),
         ("seconds to apply", found.apply_seconds, ""),
     ]
+    for who in ("node", "worker") if found.bucket_requests else ():
+        asked = {site: of_site[who].values() for site, of_site in found.bucket_requests.items()}
+        requests = {site: sum(kind["requests"] for kind in kinds) for site, kinds in asked.items()}
+        rows.append((f"requests of the {who} to the bucket", requests, ""))
     if found.killed:
         rows.insert(2, ("epoch at the end", found.epochs, ""))
     for name, expected in sorted(found.expected_rows.items()):

@@ -64,7 +64,11 @@ class Narration(ABC):
                 write_site_part(source, site, self.cluster.site_directory(site) / "source")
             self.cluster.start()
             self.sites.start()
-            return self.sites.ask_all("prepare")
+            found = self.sites.ask_all("prepare")
+        if (bucket := self.cluster.bucket) is not None:
+            places = ", ".join(f"{site} {bucket.url(site)}" for site in self.cluster.sites)
+            self.line(f"tables lie in a bucket of SeaweedFS at {bucket.endpoint}: {places}")
+        return found
 
     def heading(self, text: str) -> None:
         """Print what happens next."""
@@ -110,6 +114,8 @@ class Narration(ABC):
         for site in self.cluster.sites:
             url = self.cluster.url(site)
             self.line(f"site {site}: sparktxlog status --url {url}   (docs: {url}/docs)")
+        if (bucket := self.cluster.bucket) is not None:
+            self.line(f"store: {bucket.endpoint}; credentials: {bucket.credentials_file}")
         self.line(f"data: {self.directory}")
         self.line(f"stop them with: {stop}")
 

@@ -18,14 +18,18 @@ from pyspark.sql import functions as F
 
 from sparktxlog.api.connect import connect
 from sparktxlog.api.session import build_session
+from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.bucket_replica import open_replica
 from sparktxlog.worker.replica.source import HttpLogSource
-from sparktxlog.worker.replica.state import ReplicaDirectory
 from sparktxlog.worker.verify.verify import verify_replica
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from sparktxlog.worker.lakes.lake import Lake
 
 #: Part of the change stream → what it does to which table, in this order in each transaction.
 _OPERATIONS = {
@@ -131,24 +135,24 @@ class SiteJob:
 
     def apply(self, at_least: int) -> dict[str, Any]:
         """Apply the published queue to the site's tables, as jobs/apply.py does."""
-        with (
-            closing(self._open_source()) as source,
-            closing(self._open_source()) as reporting,
-            closing(ReplicaDirectory(source.info().lake_root)) as directory,
-        ):
-            applier = Applier(self.spark, source, directory, reporting=reporting)
-            outcome = applier.run_once(at_least, _APPLY_TIMEOUT_S)
+        with closing(self._open_source()) as source, closing(self._open_source()) as reporting:
+            info = source.info()
+            with closing(open_replica(info.lake, info.lake_root)) as replica:
+                applier = Applier(self.spark, source, replica, reporting=reporting)
+                outcome = applier.run_once(at_least, _APPLY_TIMEOUT_S)
+                requests = _bucket_requests(replica.place)
         return {
             "position": outcome.position,
             "batches": outcome.batches,
             "diverged": outcome.diverged,
             "verdict": outcome.verdict,
+            "requests": requests,
         }
 
     def verify(self) -> dict[str, Any]:
         """Recount every table's signature by a full scan of its rows."""
         with closing(self._open_source()) as source:
-            found = verify_replica(self.spark, source, source.info().lake_root)
+            found = verify_replica(self.spark, source, source.info().lake)
         return {
             "signatures": {table.table: table.counted for table in found.tables},
             "unsound": [str(table) for table in found.tables if not table.sound],
@@ -159,6 +163,17 @@ class SiteJob:
         return flight_comparison.compare_with_source(
             self.spark, Path(source), self._scale, lakes, queue
         )
+
+
+def _bucket_requests(lake: Lake) -> dict[str, dict[str, int]]:
+    """Return what the worker asked of its bucket, without Spark: kind → `requests`, `bytes`."""
+    store = lake.store if isinstance(lake, BucketLake) else None
+    if not isinstance(store, BucketStore):
+        return {}
+    return {
+        kind.value: {"requests": found.requests, "bytes": found.bytes}
+        for kind, found in store.counts.now().items()
+    }
 
 
 if __name__ == "__main__":

@@ -32,33 +32,52 @@ class Sites:
         self._scale = scale
         self._job = job
         self._connector = connector
+        self._jars = ""
         self._children: dict[str, Child] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(cluster.sites))
 
     def start(self) -> None:
         """Start one Spark process for each site, all at the same time."""
         # Once, before several processes use the same cache.
-        cluster, jars = self._cluster, resolved_jars(SPARK_RELEASE)
-        if self._connector:
-            jars += f",{self._connector}"
-        for site in cluster.sites:
-            root = cluster.site_directory(site)
-            # Its own node first; the others if that is lost.
-            urls = [cluster.url(s) for s in sorted(cluster.sites, key=lambda other: other != site)]
-            settings = {
-                "site": site,
-                "urls": urls,
-                "source": str(root / "source"),
-                "scale": self._scale,
-                "cores": max(1, (os.cpu_count() or 2) // 2),
-            }
-            self._children[site] = Child(
-                f"Spark job of site {site}",
-                root / "spark.log",
-                [f"examples.demo.{self._job}", json.dumps(settings)],
-                answers=True,
-                env={JARS_VARIABLE: jars, "SPARK_LOCAL_DIRS": str(root / "spark")},
-            )
+        stores = () if self._cluster.bucket is None else ("s3",)
+        jars = resolved_jars(SPARK_RELEASE, stores)
+        self._jars = ",".join(filter(None, (jars, self._connector)))
+        for site in self._cluster.sites:
+            self.start_site(site)
+
+    def start_site(self, site: str) -> None:
+        """Start a Spark process that does not run."""
+        cluster = self._cluster
+        root, bucket = cluster.site_directory(site), cluster.bucket
+        # Its own node first; the others if that is lost.
+        urls = [cluster.url(s) for s in sorted(cluster.sites, key=lambda other: other != site)]
+        settings = {
+            "site": site,
+            "urls": urls,
+            "source": str(root / "source"),
+            "scale": self._scale,
+            "cores": max(1, (os.cpu_count() or 2) // 2),
+        }
+        self._children[site] = Child(
+            f"Spark job of site {site}",
+            root / "spark.log",
+            [f"examples.demo.{self._job}", json.dumps(settings)],
+            answers=True,
+            env={
+                JARS_VARIABLE: self._jars,
+                "SPARK_LOCAL_DIRS": str(root / "spark"),
+                **({} if bucket is None else bucket.environ()),
+            },
+        )
+
+    def kill(self, site: str) -> None:
+        """Kill a Spark process with SIGKILL; what it is asked for fails."""
+        self._children[site].kill()
+
+    def restart(self, site: str) -> None:
+        """Start a Spark process again that was killed."""
+        self._children.pop(site).stop()
+        self.start_site(site)
 
     def ask(self, site: str, do: str, **command: Any) -> dict[str, Any]:
         """Let one site do something; return its answer.

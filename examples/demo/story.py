@@ -16,7 +16,13 @@ from examples.demo.narration import Narration, run_story
 from examples.demo.sites import Sites
 from rich.console import Console
 
+from sparktxlog.delta.log_files import newest_commit
+from sparktxlog.errors import ObjectMissingError
+from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.files.stores.store import Store
 from sparktxlog.model.status_words import awaited_text
+from sparktxlog.worker.replica.bucket_replica import STATE
+from sparktxlog.worker.replica.state import decoded_state
 
 #: The witness of a demo with two sites.
 WITNESS = "W"
@@ -24,6 +30,8 @@ WITNESS = "W"
 _SETTLE_TIMEOUT_S = 300.0
 _GO_ON_TIMEOUT_S = 120.0
 _RETURN_TIMEOUT_S = 180.0
+#: The table whose commits say that a worker is in the middle of a batch.
+_WATCHED = "flights"
 
 
 class Story(Narration):
@@ -37,10 +45,12 @@ class Story(Narration):
         sites: tuple[str, ...],
         scale: float,
         kill: str | None,
+        kill_worker: str | None,
+        in_buckets: bool,
     ) -> None:
         witness = WITNESS if len(sites) == 2 else ""
-        cluster = Cluster(directory, sites, witness)
-        self.victim = kill
+        cluster = Cluster(directory, sites, witness, in_buckets=in_buckets)
+        self.victim, self.victim_at_work = kill, kill_worker
         #: In how many parts the change stream is committed: together, while a site is cut off,
         #: while a node is dead, and the rest.
         self.parts = 4 if kill else 3
@@ -64,6 +74,8 @@ class Story(Narration):
         if self.victim:
             self.kill(self.victim)
         self.commit_the_rest()
+        if self.victim_at_work:
+            self.kill_worker(self.victim_at_work)
         self.apply()
         self.compare()
 
@@ -243,6 +255,38 @@ class Story(Narration):
             self.result.rows[site] += answer["rows"]
             self.result.commit_seconds[site] += answer["seconds"]
 
+    def kill_worker(self, victim: str) -> None:
+        """Kill a site's worker between two Delta commits of one batch, and start it again."""
+        self.heading(
+            f"The worker of site {victim} is killed in the middle of a batch (SIGKILL), and "
+            "started again"
+        )
+        cluster, sites = self.cluster, self.sites
+        end = self.result.positions[victim]
+        lake = cluster.store_at(cluster.lake(victim))
+        with ThreadPoolExecutor(1, thread_name_prefix="demo-apply") as pool:
+            applying = pool.submit(sites.ask, victim, "apply", at_least=end)
+            with self.console.status("applying"):
+                cluster.wait_until(
+                    lambda: applying.done() or commits_of_batch(lake) > 0,
+                    f"site {victim} to apply a batch",
+                    _GO_ON_TIMEOUT_S,
+                )
+            sites.kill(victim)
+            failed = applying.exception()
+        commits = commits_of_batch(lake)
+        if failed is None or not commits:
+            raise DemoError(
+                f"the worker of site {victim} was between two batches when it was killed",
+                hint="Run the demo again, perhaps with more flights (--scale).",
+            )
+        self.result.killed_worker = victim
+        self.line(
+            f"Delta commits of table {_WATCHED} that the worker had not noted yet: {commits}; it "
+            "must not make them again"
+        )
+        sites.restart(victim)
+
     def apply(self) -> None:
         """Bring all replicas to the end of the queue, then recount them."""
         self.heading("Workers apply the queue to the Delta tables of each site")
@@ -253,6 +297,9 @@ class Story(Narration):
         for site, answer in answers.items():
             result.applied[site] = answer["position"]
             result.apply_seconds[site] = answer["seconds"]
+            if self.cluster.bucket is not None:
+                asked = {"node": self.cluster.bucket_requests(site), "worker": answer["requests"]}
+                result.bucket_requests[site] = asked
             self.line(
                 f"site {site}: position {answer['position']:,} in {answer['batches']} batches, "
                 f"{answer['seconds']:.1f} s {answer['verdict']} "
@@ -269,14 +316,13 @@ class Story(Narration):
     def compare(self) -> None:
         """Compare with plain Spark over the source, which never saw the log."""
         self.heading("The tables are compared with plain Spark over the source")
-        infos = {site: self.cluster.info(site) for site in self.cluster.sites}
         first = self.cluster.sites[0]
         with self.console.status("comparing"):
             found = self.sites.ask(
                 first,
                 "compare",
-                lakes={site: info["lake_root"] for site, info in infos.items()},
-                queue=f"{infos[first]['log_root']}/synchronized_queue",
+                lakes={site: self.cluster.lake(site) for site in self.cluster.sites},
+                queue=f"{self.cluster.info(first)['log_root']}/synchronized_queue",
                 source=str(self.directory / "nycflights13"),
             )
         result = self.result
@@ -291,6 +337,19 @@ class Story(Narration):
         )
 
 
+def commits_of_batch(lake: Store) -> int:
+    """Return how many commits of an unfinished batch a table has, which the state lacks."""
+    try:
+        state = decoded_state(lake.read(STATE), lake.url_of(STATE))
+    except ObjectMissingError:
+        return 0
+    if state.pending is None:
+        return 0
+    known = state.tables.get(_WATCHED)
+    # Version 0 has no rows.
+    return newest_commit(PartOfStore(lake, _WATCHED)) - (known.version if known else 0)
+
+
 def _by_site(numbers: dict[str, int]) -> str:
     return ", ".join(f"{site} {number:,}" for site, number in sorted(numbers.items()))
 
@@ -303,6 +362,8 @@ def run_demo(
     directory: Path | None,
     as_json: bool,
     kill: str | None,
+    kill_worker: str | None,
+    in_buckets: bool,
 ) -> bool:
     """Run the demo; return whether all sites are equal and no row differs from the source.
 
@@ -313,12 +374,23 @@ def run_demo(
         directory: Parent of the sites' directories; None = a new temporary one.
         as_json: Print a line of JSON at the end, and all else to stderr.
         kill: Site whose node is killed and started again.
+        kill_worker: Site whose worker is killed in the middle of a batch and started again.
+        in_buckets: The sites' tables lie in a bucket of this machine.
 
     Raises:
         DemoError: A process failed; the hint names its log.
+        MissingDependencyError: There is no store of buckets (definite).
     """
 
     def made(root: Path, console: Console) -> Story:
-        return Story(root, console, sites=sites, scale=scale, kill=kill)
+        return Story(
+            root,
+            console,
+            sites=sites,
+            scale=scale,
+            kill=kill,
+            kill_worker=kill_worker,
+            in_buckets=in_buckets,
+        )
 
     return run_story(made, keep=keep, directory=directory, as_json=as_json)

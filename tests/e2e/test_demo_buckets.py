@@ -1,0 +1,36 @@
+"""`make demo` with `--store s3`: the sites' tables in a bucket, a cut, and two kills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.e2e.test_demo import run_demo
+from tests.support.store_servers import packages
+
+pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
+
+
+@pytest.mark.timeout(1500)
+def test_the_demo_passes_with_tables_in_a_bucket(tmp_path: Path) -> None:
+    weed = str(packages() / "bin" / "weed")
+    directory = tmp_path / "demo"
+    found = run_demo(
+        directory, "--store", "s3", "--scale", "0.006", timeout_s=1450, SPARKTXLOG_WEED=weed
+    )
+    assert found["equal"] is True
+    assert found["source_differences"] == 0
+    assert len(set(found["positions"].values())) == 1
+    assert found["signatures"]["A"] == found["signatures"]["B"] == found["signatures"]["C"]
+    assert set(found["signatures"]["A"]) == {"aircraft_position", "flights", "planes", "weather"}
+    assert (found["cut_site"], found["killed"], found["killed_worker"]) == ("C", "B", "C")
+    assert found["rejoined_s"] > 0
+    for of_site in found["bucket_requests"].values():
+        # The tables of both kinds of each site are there, and a worker wrote those with rows.
+        assert set(of_site) == {"node", "worker"}
+        assert of_site["worker"]["put"]["requests"] > 10
+        assert of_site["worker"]["put"]["bytes"] > 10_000
+        assert of_site["node"]["put"]["requests"] + of_site["node"]["get"]["requests"] > 0
+    for site in "abc":
+        tables = directory / f"site-{site}" / "lake"
+        assert [path for path in tables.rglob("*") if path.suffix == ".parquet"] == []
