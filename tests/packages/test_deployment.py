@@ -55,9 +55,9 @@ def test_the_context_of_images_has_what_the_installation_reads() -> None:
     assert [name for name in kept if not (ROOT / name).exists()] == []
 
 
-def compose() -> dict[str, Any]:
-    """Return the compose file, its anchors resolved."""
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+def compose(name: str = "compose.yaml") -> dict[str, Any]:
+    """Return a compose file, its anchors resolved."""
+    found: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text())
     return found
 
 
@@ -83,6 +83,45 @@ def test_each_site_has_a_node_and_a_worker_on_one_volume() -> None:
     text = (DEPLOY / "Dockerfile").read_text()
     assert all(f"AS {s['build']['target']}\n" in text for s in services.values())
     assert "/readyz" in text
+
+
+def test_with_buckets_each_site_has_a_prefix_of_its_own(tmp_path: Path) -> None:
+    """What compose.s3.yaml adds: nodes, workers and the store agree on place and credentials."""
+    services, over = compose()["services"], compose("compose.s3.yaml")["services"]
+    assert set(over) == {"store", "store-secret"} | (set(services) - {"secrets"})
+    secrets, client = tmp_path / "secrets", tmp_path / "client"
+    secrets.mkdir()
+    client.mkdir()
+    made = set[str]()
+    for service in [services["secrets"], over["store-secret"], over["store-secret"]]:
+        (script,) = service["command"]
+        program = script.replace("/etc/sparktxlog/secrets", str(secrets))
+        program = program.replace("/etc/sparktxlog/client", str(client))
+        subprocess.run([sys.executable, "-c", program], check=True)
+        made |= {path.read_text() for path in tmp_path.glob("*/store.env")}
+    assert len(made) == 1, "what is there stays, and the workers have the same"
+    credentials = secrets / "store.env"
+    assert re.fullmatch(r"AWS_ACCESS_KEY_ID=\w+\nAWS_SECRET_ACCESS_KEY=\w{48}\n", made.pop())
+    assert credentials.stat().st_mode & 0o777 == 0o600
+    urls = set[str]()
+    for site in "abc":
+        added = over[f"node-{site}"]["environment"]
+        environ = services[f"node-{site}"]["environment"] | added
+        text = "\n".join(f"{key}={value}" for key, value in environ.items())
+        text = text.replace("/etc/sparktxlog/secrets", str(secrets))
+        values = dict(line.split("=", 1) for line in text.splitlines())
+        config = load_config(environ=values | {"SPARKTXLOG_DATA_DIR": str(tmp_path / site)})
+        assert config.store_credentials_file == credentials and config.store_allow_http
+        urls |= {str(config.lake_url), str(config.commit_table_url)}
+        worker = over[f"worker-{site}"]
+        assert worker["environment"]["AWS_ENDPOINT_URL"] == config.store_endpoint
+        assert worker["environment"]["AWS_REGION"] == config.store_region
+        assert worker["environment"]["SPARKTXLOG_STORES"] == "s3"
+        assert worker["build"]["args"] == over[f"node-{site}"]["build"]["args"] == {"STORES": "s3"}
+        assert config.store_endpoint == "http://store:8333"
+    assert urls == {f"s3://lake/site-{s}/{kind}" for s in "abc" for kind in ("rows", "commits")}
+    command = over["store"]["command"][-1]
+    assert "-bucket=lake -s3.port=8333 " in command and "-ip=store " in command
 
 
 @pytest.mark.e2e

@@ -109,9 +109,10 @@ def test_the_dockerfile_has_nothing_that_hadolint_knows_better() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_compose_file_fits_the_schema_of_compose_files(tmp_path: Path) -> None:
+def test_the_compose_files_fit_the_schema_of_compose_files(tmp_path: Path) -> None:
     schema = ("--builtin-schema", "vendor.compose-spec")
-    done = check("check_jsonschema", *schema, str(DEPLOY / "compose.yaml"))
+    files = [str(DEPLOY / name) for name in ("compose.yaml", "compose.s3.yaml")]
+    done = check("check_jsonschema", *schema, *files)
     assert done.returncode == 0, done.stdout + done.stderr
     wrong = tmp_path / "compose.yaml"
     wrong.write_text((DEPLOY / "compose.yaml").read_text().replace("cap_drop:", "cap-drop:"))
