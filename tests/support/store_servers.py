@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from examples.demo.bucket_server import WEED_PORTS, weed_command
 from tests.support.node_processes import free_ports
 
 from sparktxlog.errors import BucketMissingError
@@ -72,17 +73,8 @@ class StoreServer:
 @contextmanager
 def seaweedfs(directory: Path) -> Iterator[StoreServer]:
     """Run SeaweedFS, with its state in a directory."""
-    ports = free_ports(4)
-    names = ("s3", "master", "volume", "filer")
-    command = [
-        str(packages() / "bin" / "weed"),
-        *("mini", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-bucket={BUCKET}"),
-        *(f"-{name}.port={port}" for name, port in zip(names, ports, strict=True)),
-        # Tests say nothing to anybody; other ports that it wants it looks for itself.
-        *("-admin.ui=false", "-webdav=false", "-master.telemetry=false"),
-        # Other protocols have fixed ports, which two servers at once would want.
-        *("-s3.port.iceberg=0", "-s3.port.lance=0"),
-    ]
+    ports = free_ports(WEED_PORTS)
+    command = weed_command(str(packages() / "bin" / "weed"), directory, BUCKET, ports)
     environ = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     with _served(command, ports[0], directory, environ) as server:
         # It answers before it has made the bucket.
