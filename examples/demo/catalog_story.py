@@ -30,6 +30,8 @@ CONNECTOR_VARIABLE = "SPARKTXLOG_CONNECTOR"
 _OFFICIAL = "unitycatalog-spark"
 _NAME = "default.flights"
 _SETTLE_TIMEOUT_S = 300.0
+#: Seconds until all sites' Spark has written its files, and waits for a version.
+_WRITE_TIMEOUT_S = 240.0
 #: In how many parts the flights are inserted and merged: together, and around the cut.
 _PARTS = 2
 
@@ -98,19 +100,23 @@ class CatalogStory(Narration):
         started = monotonic()
         with ThreadPoolExecutor(1, thread_name_prefix="demo-insert") as pool:
             inserting = pool.submit(self._all, "announce", 1)
-            with self.console.status("waiting"):
-                cluster.wait_until(
-                    lambda: inserting.done() or all(map(self._waits, cluster.sites)),
-                    "the commits of all sites to wait",
-                )
-            after = {site: int(cluster.status(site)["position"]) for site in cluster.sites}
-            if inserting.done() or max(after.values()) > max(before.values()):
-                raise DemoError(f"a commit was ordered without site {cut}: {before} → {after}")
-            self.line("every INSERT waits for its version; nothing fails")
-            self.result.waited_s = monotonic() - started
-            self.heading("The link is restored")
-            healed = monotonic()
-            cluster.heal()
+            try:
+                with self.console.status("waiting"):
+                    cluster.wait_until(
+                        lambda: inserting.done() or all(map(self._waits, cluster.sites)),
+                        "the commits of all sites to wait",
+                        _WRITE_TIMEOUT_S,
+                    )
+                after = {site: int(cluster.status(site)["position"]) for site in cluster.sites}
+                if inserting.done() or max(after.values()) > max(before.values()):
+                    raise DemoError(f"a commit was ordered without site {cut}: {before} → {after}")
+                self.line("every INSERT waits for its version; nothing fails")
+                self.result.waited_s = monotonic() - started
+                self.heading("The link is restored")
+            finally:
+                # Also after a failure: what waits would wait for ever.
+                healed = monotonic()
+                cluster.heal()
             with self.console.status("ordering"):
                 inserting.result()
         self.line(f"all INSERTs are done {monotonic() - healed:.1f} s later")

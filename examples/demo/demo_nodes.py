@@ -28,6 +28,8 @@ _POLL_S = 0.1
 _PATIENCE_S = 10.0
 #: Seconds of silence after which the others go on without a node, in the part with a kill.
 SUSPECT_TIMEOUT_S = 4
+#: Seconds for which nodes take commits that nobody can order, in the parts without a kill.
+_CUT_TIMEOUT_S = 300
 
 
 def free_ports(count: int) -> list[int]:
@@ -137,7 +139,7 @@ class Cluster:
     def _write_config(self, site: str) -> Path:
         root = self.site_directory(site)
         urls = {name: f"http://127.0.0.1:{port}" for name, port in self._doors.items()}
-        patience = self.suspect_timeout_s
+        evicts = self.suspect_timeout_s is not None
         lines = [
             f'node-id = "{site}"',
             f'master-url = "{urls[site]}"',
@@ -146,9 +148,9 @@ class Cluster:
             f"data-dir = {json.dumps(str(root))}",
             f'cluster-secret = "{self._secret}"',
             "idle-round-max = 2",
-            # While a site is cut off the others wait for it.
-            f'eviction = "{"manual" if patience is None else "auto"}"',
-            "" if patience is None else f"suspect-timeout = {patience}",
+            # While a site is cut off the others wait for it, and all take what has to wait.
+            f'eviction = "{"auto" if evicts else "manual"}"',
+            f"suspect-timeout = {self.suspect_timeout_s if evicts else _CUT_TIMEOUT_S}",
         ]
         witness = 'roles = ["witness"]'
         if site == self.witness:
