@@ -11,8 +11,10 @@ from typing import Any
 
 import psutil
 import pytest
+from examples.demo.bucket_server import PROGRAM_VARIABLE
 from tests.architecture.source_tree import ROOT
 from tests.support.java_programs import make_plugin
+from tests.support.store_servers import packages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
@@ -22,6 +24,8 @@ def run_demo(
 ) -> dict[str, Any]:
     """Run a small demo; return its line of JSON."""
     command = [sys.executable, "-m", "examples.demo", "--json", "--dir", str(directory)]
+    if "--store" in arguments:
+        environment[PROGRAM_VARIABLE] = str(packages() / "bin" / "weed")
     answer = subprocess.run(
         [*command, *arguments],
         cwd=ROOT,

@@ -6,18 +6,14 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.test_demo import run_demo
-from tests.support.store_servers import packages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
 
 @pytest.mark.timeout(1500)
 def test_the_demo_passes_with_tables_in_a_bucket(tmp_path: Path) -> None:
-    weed = str(packages() / "bin" / "weed")
     directory = tmp_path / "demo"
-    found = run_demo(
-        directory, "--store", "s3", "--scale", "0.006", timeout_s=1450, SPARKTXLOG_WEED=weed
-    )
+    found = run_demo(directory, "--store", "s3", "--scale", "0.006", timeout_s=1450)
     assert found["equal"] is True
     assert found["source_differences"] == 0
     assert len(set(found["positions"].values())) == 1

@@ -17,6 +17,7 @@ _SESSIONS = 2
 LONGEST = (
     "tests/spark/copying/test_hard_times.py",
     "tests/e2e/test_demo.py",
+    "tests/e2e/test_demo_buckets.py",
     "tests/spark/worker/test_changed_tables.py",
     "tests/spark/worker/test_apply.py",
     "tests/spark/worker/test_kills.py",
