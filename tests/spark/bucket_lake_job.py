@@ -41,7 +41,8 @@ QUICK = {
 def commit_all(log: TxLog, spark: SparkSession) -> int:
     """Commit operations of most kinds; return the last position."""
     rows = spark.range(100)
-    log.create_table("plain", "id bigint, v string", keys=["id"])
+    often = {"delta.checkpointInterval": "2"}
+    log.create_table("plain", "id bigint, v string", keys=["id"], properties=often)
     log.create_table("parted", "id bigint, p string", keys=["id", "p"], partition_by=["p"])
     log.create_table("vectors", "id bigint, v string", keys=["id"], deletion_vectors=True)
     log.create_table("gone", "id bigint")

@@ -94,6 +94,7 @@ def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites) -> None:
     assert "is owned by another worker" in found["second worker"]
     assert "not-offered" in found["repair"] and "s3://" in found["repair"]
     store = sites.server.store("rows-of-B")
+    assert any(".checkpoint" in name for name in store.names("plain/_delta_log"))
     dropped = {one.key.split("/")[2] for one in store.list("_sparktxlog/attic")}
     assert len(dropped) == 1 and min(dropped).startswith("dropped-gone-")
 
