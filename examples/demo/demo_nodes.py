@@ -6,8 +6,6 @@ import json
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -15,7 +13,6 @@ from typing import Any
 
 from examples.demo.bucket_server import WEED_PORTS, BucketServer
 from examples.demo.children import Child, DemoError
-from prometheus_client.parser import text_string_to_metric_families
 
 from sparktxlog import Client
 from sparktxlog.errors import TransportError
@@ -196,16 +193,12 @@ class Cluster:
 
     def bucket_requests(self, site: str) -> dict[str, dict[str, int]]:
         """Return what a node asked of the bucket since its start: kind → `requests`, `bytes`."""
-        port = self.ports[site]
-        with closing(HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)) as link:
-            link.request("GET", "/metrics")
-            text = link.getresponse().read().decode()
         found = dict[str, dict[str, int]]()
-        for family in text_string_to_metric_families(text):
-            what = family.name.removeprefix("sparktxlog_store_")
-            if what in ("requests", "bytes"):
-                for sample in family.samples:
-                    found.setdefault(sample.labels["kind"], {})[what] = int(sample.value)
+        for store in self.status(site)["stores"]:
+            for kind, asked in store["asked"].items():
+                of_kind = found.setdefault(kind, {})
+                for what, count in asked.items():
+                    of_kind[what] = of_kind.get(what, 0) + count
         return found
 
     def cut(self, site: str) -> None:
