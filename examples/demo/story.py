@@ -256,7 +256,7 @@ class Story(Narration):
             self.result.commit_seconds[site] += answer["seconds"]
 
     def kill_worker(self, victim: str) -> None:
-        """Kill a site's worker after a commit of a batch, before its state says so; start it again."""
+        """Kill a site's worker after a commit that its state lacks yet, and start it again."""
         self.heading(
             f"The worker of site {victim} is killed in the middle of a batch (SIGKILL), and "
             "started again"
