@@ -347,7 +347,8 @@ def commits_of_batch(lake: Store) -> int:
         return 0
     known = state.tables.get(_WATCHED)
     # Version 0 has no rows.
-    return newest_commit(PartOfStore(lake, _WATCHED)) - (known.version if known else 0)
+    newest = newest_commit(PartOfStore(lake, _WATCHED))
+    return max(0, newest - (known.version if known else 0))
 
 
 def _by_site(numbers: dict[str, int]) -> str:

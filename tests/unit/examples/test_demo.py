@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from examples.demo import __main__ as entry
 from examples.demo import bucket_server, catalog_story
@@ -15,9 +17,15 @@ from examples.demo.bucket_server import PROGRAM_VARIABLE, find_weed
 from examples.demo.demo_nodes import Cluster
 from examples.demo.narration import Narration, run_story
 from examples.demo.sites import Sites
+from examples.demo.story import commits_of_batch
 from rich.console import Console
 
 from sparktxlog.errors import MissingDependencyError
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.worker.replica.bucket_replica import STATE
+from sparktxlog.worker.replica.state import PendingBatch, ReplicaState, ReplicaTable
 
 
 class Outcome:
@@ -156,3 +164,24 @@ def test_the_store_of_the_demo_says_how_it_is_installed(
     assert find_weed() == str(tmp_path / "own")
     monkeypatch.delenv(PROGRAM_VARIABLE)
     assert find_weed() == str(tmp_path / "weed")
+
+
+def test_commits_of_a_batch_are_those_that_the_state_lacks(tmp_path: Path) -> None:
+    """What the demo waits for before it kills a worker, on a disk as in a bucket."""
+    lake = store_at(str(tmp_path))
+    assert commits_of_batch(lake) == 0, "no worker was here yet"
+    batch = PendingBatch(first=1, last=9, from_hash="", to_hash="aa")
+    state = ReplicaState(worker_id="w", pending=batch)
+    lake.replace(STATE, msgspec.json.encode(state))
+    found = []
+    for version in range(3):
+        found.append(commits_of_batch(lake))
+        lake.create(f"flights/{commit_file_name(version)}", b"{}")
+    assert found == [0, 0, 1], "version 0 has no rows"
+    assert commits_of_batch(lake) == 2
+    table = TableDefinition(name="flights", columns=(Column(name="id", type="bigint"),))
+    flights = ReplicaTable(definition=table, version=1)
+    lake.replace(STATE, msgspec.json.encode(replace(state, tables={"flights": flights})))
+    assert commits_of_batch(lake) == 1
+    lake.replace(STATE, msgspec.json.encode(replace(state, pending=None)))
+    assert commits_of_batch(lake) == 0, "the batch has ended"
