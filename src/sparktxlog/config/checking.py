@@ -123,7 +123,7 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
             "lake-url",
             lake,
             f"is the prefix {tables} of commit-table-url, or one of them is in the other",
-            "Give each a prefix of its own, such as s3://bucket/site-a/rows.",
+            "Give each a prefix of its own, such as s3://bucket/site-a and s3://bucket/rows-of-a.",
         )
     if read["store-endpoint"].startswith("http://") and not read["store-allow-http"]:
         raise _wrong(
