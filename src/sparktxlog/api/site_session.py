@@ -309,8 +309,9 @@ class SiteSession:
         return NotAppliedError(
             f"{what} is not applied here yet: the queue is synchronized up to position "
             f"{synchronized}, this site's replica has applied {applied}",
-            hint=f"Run a worker: ./spark-submit.sh jobs/apply.py --url {self.url}.  at_least=None "
-            "reads what is applied.",
+            hint=f"`sparktxlog status --url {self.url}` says whether this site's worker runs, and "
+            f"what it does.  If none runs: `sparktxlog apply --follow --url {self.url}`.  "
+            "at_least=None reads what is applied.",
             table=table,
             synchronized=synchronized,
             applied=applied,
