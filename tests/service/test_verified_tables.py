@@ -99,6 +99,7 @@ def test_damage_is_found_told_and_mended(
                 code = await asyncio.to_thread(invoke, monkeypatch, command, *asked, *url)
                 assert code == 4
                 shown = capsys.readouterr()
+                assert (f"`sparktxlog repair {T}` brings" in shown.out) == (command == "verify")
                 assert f"version 2: file '{changed}' is changed" in " ".join(
                     f"{shown.out}{shown.err}".replace("│", " ").split()
                 )
