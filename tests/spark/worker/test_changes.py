@@ -21,6 +21,7 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.errors import SynchroTimeoutError
 from sparktxlog.worker.apply import steps
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
@@ -64,7 +65,7 @@ def check(spark: SparkSession, nodes: list[NodeProcess]) -> None:
         assert {name: (t.definition, t.signature) for name, t in held.items()} == {
             name: (t.definition, t.signature) for name, t in first.items()
         }
-        found = recount(spark, node.lake, state, node.name, list(held))
+        found = recount(spark, DiskLake(node.lake), state, node.name, list(held))
         assert all(table.sound for table in found.tables.values()), found
 
 

@@ -20,6 +20,7 @@ from sparktxlog.model.report import RecountedTable
 from sparktxlog.worker.apply.placing import placed_name, placed_path
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.worker_session import applier_session
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 from sparktxlog.worker.verify.verify import TableFinding, recount, verify_replica
@@ -109,7 +110,7 @@ def test_a_wrong_claim_is_named_by_transaction(spark: SparkSession, source: Memo
 def recounted(spark: SparkSession, source: MemoryLog, *tables: str) -> dict[str, RecountedTable]:
     state = read_state(source.lake)
     assert state is not None
-    found = recount(applier_session(spark), source.lake, state, "a", tables)
+    found = recount(applier_session(spark), DiskLake(source.lake), state, "a", tables)
     assert (found.worker_id, found.node_id, found.position) == (state.worker_id, "a", 6)
     return found.tables
 
