@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
@@ -459,6 +460,33 @@ def test_an_exchange_that_hangs_ends_before_the_lock_does(
     assert monotonic() - began < 2 * (1.0 + lake_places._PATIENCE_OF_LOCK_S)
     each = lake_places._ANSWER_OF_LOCK_S + lake_places._PATIENCE_OF_LOCK_S
     assert lake_lease.RENEW_S + 2 * each < lake_lease.EXPIRY_S - lake_lease.MARGIN_S
+
+
+def test_a_renewal_that_fails_in_an_unforeseen_way_is_tried_again(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, failed, renewed = Clock(), threading.Event(), threading.Event()
+    held = lease(store, "one", clock, renew_s=0.01)
+    held.take()
+    exchange = store.exchange
+
+    def unforeseen(key: str, content: bytes, mark: str) -> str | None:
+        failed.set()
+        raise ValueError("no such thing was foreseen")
+
+    def as_ever(key: str, content: bytes, mark: str) -> str | None:
+        made = exchange(key, content, mark)
+        renewed.set()
+        return made
+
+    monkeypatch.setattr(store, "exchange", unforeseen)
+    assert failed.wait(20)
+    clock.now += lake_lease.EXPIRY_S
+    with pytest.raises(StoreUnavailableError, match="no such thing was foreseen"):
+        held.check()
+    monkeypatch.setattr(store, "exchange", as_ever)
+    assert renewed.wait(20)
+    held.release()
 
 
 def test_an_object_that_is_no_lock_is_named(store: BucketStore) -> None:

@@ -96,6 +96,8 @@ class LakeLease:
         self._said = Held(holder=holder, fence=0, machine=socket.gethostname(), process=os.getpid())
         #: Mark of the object; until when it counts; why it does not any more.
         self._mark, self._until, self._lost = "", 0.0, ""
+        #: Why it was not renewed.
+        self._why = "the bucket does not answer"
         self._ended = threading.Event()
         self._renewing: threading.Thread | None = None
 
@@ -150,7 +152,7 @@ class LakeLease:
         if self._clock() > self._until:
             raise StoreUnavailableError(
                 f"the lock of {self._store.url} was not renewed for "
-                f"{self._expiry_s - self._margin_s:.0f} s: the bucket does not answer",
+                f"{self._expiry_s - self._margin_s:.0f} s: {self._why}",
                 url=self._store.url_of(self._key),
             )
 
@@ -187,8 +189,10 @@ class LakeLease:
             began = self._clock()
             try:
                 mark = self._renewed()
-            except StorageError as error:
-                _logger.warning("the lock of %s is not renewed: %s", self._store.url, error)
+            # Nobody sees a thread that ended, and a library may panic.
+            except BaseException as error:  # noqa: BLE001
+                self._why = str(error) or type(error).__name__
+                _logger.warning("the lock of %s is not renewed: %s", self._store.url, self._why)
                 continue
             if mark is None:
                 self._lost = self._taken_by()
