@@ -580,6 +580,14 @@ def test_a_table_is_released_into_no_other_machine(
     assert (code, "not supported yet" in capsys.readouterr().err) == (2, True)
 
 
+def test_a_row_table_is_not_adopted_from_a_bucket(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = invoke(monkeypatch, "table", "adopt", "t", "s3://lake/raw", "--as", "row-table")
+    said = capsys.readouterr().err
+    assert code == 1 and "not-offered" in said and "--as commit-table --files copy" in said
+
+
 #: Their lake may lie in a bucket: they ask the node about it.
 _BUCKET_LAKES = (
     "apply --lake PLACE",

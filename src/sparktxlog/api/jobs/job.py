@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs.job_options import ExitCode, JobCommand, exit_code_of, require_spark
 from sparktxlog.api.jobs.progress_lines import say, start_logging
-from sparktxlog.errors import ApplyError, OutsideWindowError, TxLogError, first_lines
+from sparktxlog.errors import (
+    ApplyError,
+    NotOfferedError,
+    OutsideWindowError,
+    TxLogError,
+    first_lines,
+)
 from sparktxlog.http.authorities import trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
@@ -119,9 +125,15 @@ def job_context(
 
 def _is_url(arguments: argparse.Namespace, name: str, given: str) -> bool:
     """Return whether an option names a place in a bucket, and may."""
-    if name == "path":
-        is_commits = getattr(arguments, "kind", "") == TableKind.COMMIT_TABLE
-        return is_commits and is_in_bucket(given)
+    if name == "path" and is_in_bucket(given):
+        if getattr(arguments, "kind", "") == TableKind.ROW_TABLE:
+            raise NotOfferedError(
+                f"{given[:200]} lies in a bucket: that is not supported yet for row tables",
+                hint="Adopt it with --as commit-table --files copy, or commit its rows.",
+                field=name,
+                value=given[:200],
+            )
+        return getattr(arguments, "kind", "") == TableKind.COMMIT_TABLE
     return name == "lake" and is_in_bucket(given)
 
 
