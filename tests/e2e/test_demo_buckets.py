@@ -21,12 +21,15 @@ def test_the_demo_passes_with_tables_in_a_bucket(tmp_path: Path) -> None:
     assert set(found["signatures"]["A"]) == {"aircraft_position", "flights", "planes", "weather"}
     assert (found["cut_site"], found["killed"], found["killed_worker"]) == ("C", "B", "C")
     assert found["rejoined_s"] > 0
-    for of_site in found["bucket_requests"].values():
-        # The tables of both kinds of each site are there, and a worker wrote those with rows.
-        assert set(of_site) == {"node", "worker"}
-        assert of_site["worker"]["put"]["requests"] > 10
-        assert of_site["worker"]["put"]["bytes"] > 10_000
+    asked = found["bucket_requests"]
+    assert set(asked) == set("ABC")
+    for of_site in asked.values():
         assert of_site["node"]["put"]["requests"] + of_site["node"]["get"]["requests"] > 0
+        assert of_site["worker"]["put"]["requests"] > 0
+    # C's worker was started again; it may have had little left to do.
+    for site in "AB":
+        assert asked[site]["worker"]["put"]["requests"] > 10
+        assert asked[site]["worker"]["put"]["bytes"] > 10_000
     for site in "abc":
         tables = directory / f"site-{site}" / "lake"
         assert [path for path in tables.rglob("*") if path.suffix == ".parquet"] == []

@@ -176,12 +176,12 @@ def test_commits_of_a_batch_are_those_that_the_state_lacks(tmp_path: Path) -> No
     found = []
     for version in range(3):
         found.append(commits_of_batch(lake))
-        lake.create(f"flights/{commit_file_name(version)}", b"{}")
+        lake.create(f"aircraft_position/{commit_file_name(version)}", b"{}")
     assert found == [0, 0, 1], "version 0 has no rows"
     assert commits_of_batch(lake) == 2
-    table = TableDefinition(name="flights", columns=(Column(name="id", type="bigint"),))
-    flights = ReplicaTable(definition=table, version=1)
-    lake.replace(STATE, msgspec.json.encode(replace(state, tables={"flights": flights})))
+    table = TableDefinition(name="aircraft_position", columns=(Column(name="id", type="bigint"),))
+    known = ReplicaTable(definition=table, version=1)
+    lake.replace(STATE, msgspec.json.encode(replace(state, tables={table.name: known})))
     assert commits_of_batch(lake) == 1
     lake.replace(STATE, msgspec.json.encode(replace(state, pending=None)))
     assert commits_of_batch(lake) == 0, "the batch has ended"
