@@ -30,7 +30,7 @@ WITNESS = "W"
 _SETTLE_TIMEOUT_S = 300.0
 _GO_ON_TIMEOUT_S = 120.0
 _RETURN_TIMEOUT_S = 180.0
-#: The table whose commits say that a worker is in the middle of a batch: the first of four, by name.
+#: Its commits say that a worker is in the middle of a batch: the first of four tables, by name.
 _WATCHED = "aircraft_position"
 
 
