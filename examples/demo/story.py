@@ -273,17 +273,13 @@ class Story(Narration):
                     _GO_ON_TIMEOUT_S,
                 )
             sites.kill(victim)
-            failed = applying.exception()
-        commits = commits_of_batch(lake)
-        if failed is None or not commits:
-            raise DemoError(
-                f"the worker of site {victim} was between two batches when it was killed",
-                hint="Run the demo again, perhaps with more flights (--scale).",
-            )
         self.result.killed_worker = victim
+        commits = commits_of_batch(lake)
         self.line(
             f"Delta commits of table {_WATCHED} that the worker had not noted yet: {commits}; it "
             "must not make them again"
+            if commits
+            else "it was between two batches: it had noted all that it did"
         )
         sites.restart(victim)
 
