@@ -390,7 +390,7 @@ def test_a_table_nobody_applied_says_both_positions_and_the_command(
             NotAppliedError, match=r"synchronized up to position \d+.*applied \d+"
         ) as caught:
             other.table("fresh", at_least=None)
-        assert f"./spark-submit.sh jobs/apply.py --url {node.url}" in str(caught.value)
+        assert f"sparktxlog apply --follow --url {node.url}" in str(caught.value)
         with pytest.raises(UnknownTableError):
             other.table("never")
         with pytest.raises(NotAppliedError):

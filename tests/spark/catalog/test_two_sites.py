@@ -19,6 +19,7 @@ from tests.support.node_processes import NodeProcess, free_ports, wait_until
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.worker.tables.commit_upkeep import CommitTableKeeper
+from sparktxlog.worker.tables.places_of_tables import tables_below
 from sparktxlog.worker.tables.table_upkeep import Upkeep
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -107,7 +108,7 @@ def _compact(session: SparkSession, node: NodeProcess, name: str) -> None:
     with closing(CatalogLink(node.url, token="any")) as link:
         root = _directory(node).parent
         wanted = Upkeep(tables=[name], many_files=2)
-        keeper = CommitTableKeeper(lambda: session, link, root, wanted)
+        keeper = CommitTableKeeper(lambda: session, link, tables_below(str(root)), wanted)
         (done,) = keeper.maintain(link.tables())
     assert (done.optimized, done.failed) == (True, "")
 
