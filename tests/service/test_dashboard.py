@@ -67,6 +67,7 @@ def commit(node: Node, token: str | None = None) -> str:
 
 async def _assert_a_site_without_worker_is_no_calm_page(node: Node, reader: Reader) -> None:
     """Page, status, exit code and readiness say one thing; readiness is about the node alone."""
+    await until(lambda: node.status()["published"] == node.status()["position"])
     view = await reader.json("/dashboard/overview.json")
     status = ClusterStatus(node.status())
     assert view["verdict"] == status.verdict.to_document()
