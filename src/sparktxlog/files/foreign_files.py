@@ -184,28 +184,39 @@ class ForeignFile:
         return True
 
     def _link(self, target: ForeignFile, *, replaces: bool) -> None:
-        fresh = f".{secrets.token_hex(8)}.new"
-        with self._parent() as parent, target._parent(make=True) as to:
-            places = {"src_dir_fd": to, "dst_dir_fd": to}
+        with (
+            self._parent() as parent,
+            target._named_at_once(replaces=replaces, is_only_here=False) as (to, fresh),
+        ):
             try:
-                try:
-                    os.link(
-                        *(self._name, fresh),
-                        src_dir_fd=parent,
-                        dst_dir_fd=to,
-                        follow_symlinks=False,
-                    )
-                except FileNotFoundError:
-                    raise
-                except OSError:  # another file system, one without hard links, or too many links
-                    with os.fdopen(open_regular(self._name, inside=parent), "rb") as source:
-                        _copy(source, os.open(fresh, _FRESH, 0o666, dir_fd=to))
-                if not stat.S_ISREG(os.stat(fresh, dir_fd=to, follow_symlinks=False).st_mode):
-                    raise _not_regular(self.path)
+                os.link(self._name, fresh, src_dir_fd=parent, dst_dir_fd=to, follow_symlinks=False)
+            except FileNotFoundError:
+                raise
+            except OSError:  # another file system, one without hard links, or too many links
+                with os.fdopen(open_regular(self._name, inside=parent), "rb") as source:
+                    _copy(source, os.open(fresh, _FRESH, 0o666, dir_fd=to))
+            if not stat.S_ISREG(os.stat(fresh, dir_fd=to, follow_symlinks=False).st_mode):
+                raise _not_regular(self.path)
+
+    @contextmanager
+    def _named_at_once(self, *, replaces: bool, is_only_here: bool) -> Iterator[tuple[int, str]]:
+        """Give its directory and a fresh name; the file that gets that has this name afterwards.
+
+        Args:
+            replaces: Whether what has the name already is replaced.
+            is_only_here: The file will have no other name.
+
+        Raises:
+            FileExistsError: Something has the name, and is not replaced.
+        """
+        fresh = f".{secrets.token_hex(8)}.new"
+        with self._parent(make=True) as to:
+            try:
+                yield to, fresh
                 if replaces:
-                    os.replace(fresh, target._name, **places)  # noqa: PTH105
+                    os.replace(fresh, self._name, src_dir_fd=to, dst_dir_fd=to)
                 else:
-                    _name_in(to, fresh, target._name, is_only_here=False)
+                    _name_in(to, fresh, self._name, is_only_here=is_only_here)
             finally:
                 with suppress(FileNotFoundError):
                     # If both names are the same file, `rename` keeps both.
@@ -233,21 +244,13 @@ class ForeignFile:
         self._put_fresh(content, replaces=True)
 
     def _put_fresh(self, content: bytes, *, replaces: bool) -> None:
-        fresh = f".{secrets.token_hex(8)}.new"
-        with self._parent(make=True) as to:
-            places = {"src_dir_fd": to, "dst_dir_fd": to}
-            try:
-                with os.fdopen(os.open(fresh, _FRESH, 0o666, dir_fd=to), "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                if replaces:
-                    os.replace(fresh, self._name, **places)  # noqa: PTH105
-                else:
-                    _name_in(to, fresh, self._name, is_only_here=True)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(fresh, dir_fd=to)
+        with (
+            self._named_at_once(replaces=replaces, is_only_here=True) as (to, fresh),
+            os.fdopen(os.open(fresh, _FRESH, 0o666, dir_fd=to), "wb") as file,
+        ):
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
     def move_to(self, other: ForeignFile) -> bool:
         """Move whatever has this name to another one, whose directories are made, durably.
