@@ -21,7 +21,7 @@ from tests.support import store_servers
 from tests.support.faulty_way import Fault, faulty_way
 from tests.support.node_processes import wait_until
 from tests.support.store_servers import BUCKET, StoreServer
-from tests.support.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, own_commit, table
 
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version, store_of
@@ -35,7 +35,7 @@ from sparktxlog.errors import (
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.worker.apply.placing import Placer
-from sparktxlog.worker.apply.tables import OwnCommit, create_table
+from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
 from sparktxlog.worker.lakes.bucket_lake import BucketLake, attic_key
 from sparktxlog.worker.lakes.disk_lake import DiskLake
@@ -81,24 +81,9 @@ def log(tmp_path: Path, lake: Lake) -> LogBuilder:
     return made
 
 
-def own_commit(position: int = 1) -> OwnCommit:
-    return OwnCommit(
-        log_id="l",
-        epoch=1,
-        table="t",
-        first=position,
-        last_position=position,
-        step=0,
-        last=True,
-        from_hash="",
-        to_hash="",
-        signature="",
-    )
-
-
 def place(log: LogBuilder, lake: Lake, examined: int = 0) -> int:
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    return Placer(lake, log.payloads).place(ORDERS, files, own_commit(), examined)
+    return Placer(lake, log.payloads).place(ORDERS, files, own_commit(1), examined)
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -501,13 +486,7 @@ def test_an_object_that_is_no_lock_is_named(store: BucketStore) -> None:
 @pytest.fixture
 def reached(seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
     """A URL of a lake, which the environment says how to reach."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": seaweedfs.endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": store_servers.KEY,
-        "AWS_SECRET_ACCESS_KEY": store_servers.SECRET,
-        "AWS_ALLOW_HTTP": "true",
-    }.items():
+    for name, value in seaweedfs.environment().items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/lakes/{os.urandom(8).hex()}"
 

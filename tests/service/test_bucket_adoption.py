@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from tests.service.test_bucket_tables import BIG, Cluster, Site, verified
-from tests.service.test_bucket_upkeep import environment_of
 from tests.support.delta_writer import SCHEMA, StagedTable, info_of, lines_of
 from tests.support.faulty_way import by_chance, faulty_way
 from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
@@ -37,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
 @pytest.fixture
 def cluster(tmp_path: Path, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Two sites; this process reaches their bucket by its environment."""
-    for name, value in environment_of(server).items():
+    for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     return Cluster(tmp_path, server)
 

@@ -19,7 +19,7 @@ from tests.service.test_bucket_tables import BIG, Cluster, Site, verified
 from tests.support.command_line import invoke
 from tests.support.delta_writer import BEGIN, info_of, lines_of
 from tests.support.faulty_way import Fault, by_chance, faulty_way
-from tests.support.store_servers import KEY, SECRET, StoreServer, seaweedfs
+from tests.support.store_servers import StoreServer, seaweedfs
 
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, StoreUnavailableError
@@ -175,7 +175,7 @@ def test_the_command_maintains_tables_in_a_bucket(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without OPTIMIZE it needs no Spark; it reaches the bucket by its environment."""
-    for name, value in environment_of(cluster.server).items():
+    for name, value in cluster.server.environment().items():
         monkeypatch.setenv(name, value)
 
     async def main() -> None:
@@ -225,13 +225,3 @@ def test_the_command_maintains_tables_in_a_bucket(
 def there(site: Site) -> set[str]:
     """Return all keys, without second copies of commit files, which the node makes when it can."""
     return {one.key for one in site.store.list() if not one.key.startswith(".commits/")}
-
-
-def environment_of(server: StoreServer) -> dict[str, str]:
-    return {
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ALLOW_HTTP": "true",
-    }

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from tests.architecture.source_tree import ROOT
-from tests.spark.test_buckets import environ_of
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
@@ -41,9 +40,7 @@ class Sites:
                 str(Path(__file__).with_name("bucket_lake_job.py")),
                 *(act, *self.urls, str(self.directory / "another machine")),
             ],
-            env=os.environ
-            | environ_of(self.server)
-            | {"AWS_ALLOW_HTTP": "true", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+            env=os.environ | self.server.environment() | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             capture_output=True,
             text=True,
             timeout=840,
@@ -60,13 +57,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     tmp_path = tmp_path_factory.mktemp("lakes")
     ports = dict(zip("AB", free_ports(2), strict=True))
     with seaweedfs(tmp_path / "bucket") as server, ExitStack() as running:
-        in_bucket = (
-            f'lake-url = "s3://{BUCKET}/rows-of-B"',
-            f'store-endpoint = "{server.endpoint}"',
-            'store-region = "us-east-1"',
-            "store-allow-http = true",
-            f'store-credentials-file = "{server.credentials_file}"',
-        )
+        in_bucket = (f'lake-url = "s3://{BUCKET}/rows-of-B"', *server.node_settings())
         nodes = [
             NodeProcess(
                 tmp_path,

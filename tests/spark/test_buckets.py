@@ -17,22 +17,11 @@ from deltalake import DeltaTable
 from tests.architecture.source_tree import ROOT
 from tests.support.java_programs import compile_java
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
-from tests.support.store_servers import BUCKET, KEY, SECRET, StoreServer, seaweedfs
+from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
 _TABLE = f"s3://{BUCKET}/site a/t"
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(600)]
-
-
-def environ_of(server: StoreServer) -> dict[str, str]:
-    """Return what tells Spark and delta-rs where the bucket is."""
-    return {
-        "AWS_ENDPOINT_URL": server.endpoint,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_ALLOW_HTTP": "true",
-    }
 
 
 @contextmanager
@@ -49,10 +38,7 @@ def two_sites(directory: Path, server: StoreServer) -> Iterator[list[str]]:
                 settings=(
                     MANUAL,
                     f'commit-table-url = "s3://{BUCKET}/{name}"',
-                    f'store-endpoint = "{server.endpoint}"',
-                    'store-region = "us-east-1"',
-                    "store-allow-http = true",
-                    f'store-credentials-file = "{server.credentials_file}"',
+                    *server.node_settings(),
                 ),
             )
             for name, port in ports.items()
@@ -78,7 +64,7 @@ class Sites:
         """Run a program of this folder; return what it prints."""
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name(job)), self.classes, *arguments],
-            env=os.environ | environ_of(self.server) | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+            env=os.environ | self.server.environment() | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             capture_output=True,
             text=True,
             timeout=540,
@@ -107,7 +93,7 @@ def said(sites: Sites) -> dict[str, Any]:
 def test_a_table_in_a_bucket_is_written_merged_and_read(sites: Sites, said: dict[str, Any]) -> None:
     names = {n: "merged" if n >= 15 else "first" for n in range(25)}
     assert said["by_url"]["rows"] == [[n, names[n]] for n in range(1, 25, 2)]
-    other = DeltaTable(_TABLE, storage_options=environ_of(sites.server))
+    other = DeltaTable(_TABLE, storage_options=sites.server.environment())
     rows = other.to_pyarrow_table().sort_by("id").to_pylist()
     assert rows == [{"id": n, "part": n % 2, "said": names[n]} for n in range(25)]
     assert other.version() == 2

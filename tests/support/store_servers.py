@@ -63,6 +63,25 @@ class StoreServer:
             credentials_file=self.credentials_file,
         )
 
+    def environment(self) -> dict[str, str]:
+        """Return what tells Spark, delta-rs and jobs where the bucket is."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def node_settings(self) -> tuple[str, ...]:
+        """Return lines of a node's configuration that say the same."""
+        return (
+            f'store-endpoint = "{self.endpoint}"',
+            'store-region = "us-east-1"',
+            "store-allow-http = true",
+            f'store-credentials-file = "{self.credentials_file}"',
+        )
+
     def store(self, prefix: str, *, bucket: str = BUCKET, endpoint: str = "") -> BucketStore:
         """Open a prefix in it."""
         store = store_at(f"s3://{bucket}/{prefix}", self.settings(endpoint))

@@ -29,6 +29,7 @@ from sparktxlog.model.tables.alteration import DROPPED, TableChange
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN, StagedFile
 from sparktxlog.storage.interfaces import Segment, TableEffect
+from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.replica.source import Answer, LogTail, NodeInfo
 
 Row = tuple[Any, ...]
@@ -330,6 +331,22 @@ def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return str(partition_texts(pa.chunked_array([pa.array([value])]))[0])
+
+
+def own_commit(version: int) -> OwnCommit:
+    """Return the mark of a worker's commit to the table `t`."""
+    return OwnCommit(
+        log_id="l",
+        epoch=1,
+        table="t",
+        first=version,
+        last_position=version,
+        step=0,
+        last=True,
+        from_hash="",
+        to_hash="",
+        signature="",
+    )
 
 
 def expected(log: LogBuilder, name: str, *, until: int | None = None) -> list[Row]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, own_commit, table
 from tests.unit.delta.test_deletion_vectors import in_file
 
 from sparktxlog.api.reading.replica_files import TableFilesReader, TableVersion, schema_of
@@ -20,23 +20,8 @@ from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.placing import Placer
-from sparktxlog.worker.apply.tables import OwnCommit, create_table
+from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes.disk_lake import DiskLake
-
-
-def own(version: int) -> OwnCommit:
-    return OwnCommit(
-        log_id="l",
-        epoch=1,
-        table="t",
-        first=version,
-        last_position=version,
-        step=0,
-        last=True,
-        from_hash="",
-        to_hash="",
-        signature="",
-    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +41,7 @@ def test_values_of_partitions_are_found_under_every_name(
     log.transaction().create(definition).staged("append", "t", [(1, "x", "a b/%"), (2, "y", None)])
     root = placed(log, definition)
     if names:
-        alter_table(root, 1, definition, TableChange(rename=tuple(names.items())), own(2))
+        alter_table(root, 1, definition, TableChange(rename=tuple(names.items())), own_commit(2))
     assert read(root) == [
         {names.get(name, name): value for name, value in row.items()}
         for row in (
@@ -87,7 +72,7 @@ def test_files_from_before_a_column_was_widened_are_read(tmp_path: Path) -> None
     log, definition = LogBuilder(tmp_path), table("t", "id bigint, n int")
     log.transaction().create(definition).staged("append", "t", [(1, 5), (2, None)])
     root = placed(log, definition)
-    alter_table(root, 1, definition, TableChange(widen=(("n", "bigint"),)), own(2))
+    alter_table(root, 1, definition, TableChange(widen=(("n", "bigint"),)), own_commit(2))
     assert schema_of(TableVersion.read(root)).simpleString() == "struct<id:bigint,n:bigint>"
     assert read(root) == [{"id": 1, "n": 5}, {"id": 2, "n": None}]
 
@@ -115,7 +100,7 @@ def placed(log: LogBuilder, definition: TableDefinition) -> Path:
     create_table(lake / "t", definition, "{}", {"appId": "a", "version": 0})
     log.publish()
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    Placer(DiskLake(lake), log.payloads).place(definition, files, own(1), 0)
+    Placer(DiskLake(lake), log.payloads).place(definition, files, own_commit(1), 0)
     return lake / "t"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.support.worker_log import LogBuilder, table
+from tests.support.worker_log import LogBuilder, own_commit, table
 
 from sparktxlog.delta import classic_checkpoints
 from sparktxlog.delta.live_files import live_files
@@ -24,7 +24,7 @@ from sparktxlog.worker.apply import placing
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, is_checkpoint_due, placed_name, placed_path
-from sparktxlog.worker.apply.tables import OwnCommit, create_table, read_commit
+from sparktxlog.worker.apply.tables import create_table, read_commit
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 
 
@@ -61,21 +61,6 @@ def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:
     log.publish()
     (file,) = log.segments[0].effects[1].files
     return log, to, file
-
-
-def own_commit(version: int) -> OwnCommit:
-    return OwnCommit(
-        log_id="l",
-        epoch=1,
-        table="t",
-        first=version,
-        last_position=version,
-        step=0,
-        last=True,
-        from_hash="",
-        to_hash="",
-        signature="",
-    )
 
 
 def place(log: LogBuilder, to: Placer, version: int = 1) -> int:
