@@ -25,7 +25,7 @@ from typing import Any
 
 from sparktxlog.delta.checkpoints import (
     Checkpoint,
-    is_taken,
+    forget_taken,
     newest_checkpoint,
     newest_of_twin,
     taken_name,
@@ -44,6 +44,7 @@ from sparktxlog.delta.log_files import (
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NotOfferedError, ObjectMissingError
 from sparktxlog.files.durability import storing, write_at_once
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.bucket_twin import BucketTwin, each
@@ -292,7 +293,7 @@ class BucketTable(SharedTable):
             last = {"version": version, "size": said.get("size", 0)}
             key = f"{self._table}/{COMMIT_LOG}{LAST_CHECKPOINT}"
             self._store.replace(key, json.dumps(last).encode())
-        self._forget_taken()
+        forget_taken(PartOfStore(self._store, self._table))
 
     def _last(self, key: str) -> dict[str, Any]:
         """Return what a log says of its newest checkpoint; empty = nothing."""
@@ -300,14 +301,6 @@ class BucketTable(SharedTable):
             said = json.loads(self._store.read(f"{key}/{COMMIT_LOG}{LAST_CHECKPOINT}"))
             return said if isinstance(said, dict) else {}
         return {}
-
-    def _forget_taken(self) -> None:
-        """Remove all but the two newest checkpoints that were taken, as in a directory."""
-        paths = self._log.paths()
-        taken = sorted(path for path in paths if is_taken(path))[:-_CHECKPOINTS]
-        self._log.take(taken)
-        gone = [*taken, *self._log.sidecars(taken, paths)]
-        self._store.remove(f"{self._table}/{path}" for path in gone)
 
     # -- what is old -------------------------------------------------------------------------------
 
