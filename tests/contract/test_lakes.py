@@ -34,7 +34,10 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.counting import RequestKind
-from sparktxlog.worker.apply.placing import Placer
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.store import Created
+from sparktxlog.worker.apply.placing import Placer, placed_path
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
 from sparktxlog.worker.lakes.bucket_lake import BucketLake, attic_key
@@ -47,6 +50,7 @@ from sparktxlog.worker.lakes.lake_places import (
     lock_store_at,
     refuse_in_bucket,
 )
+from sparktxlog.worker.lakes.payload_files import StagedInBucket, StagedOnDisk
 from sparktxlog.worker.replica.bucket_replica import STATE, BucketReplica, open_replica
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
@@ -83,7 +87,7 @@ def log(tmp_path: Path, lake: Lake) -> LogBuilder:
 
 def place(log: LogBuilder, lake: Lake, examined: int = 0) -> int:
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    return Placer(lake, log.payloads).place(ORDERS, files, own_commit(1), examined)
+    return Placer(lake, StagedOnDisk(log.payloads)).place(ORDERS, files, own_commit(1), examined)
 
 
 # -- both ------------------------------------------------------------------------------------------
@@ -129,6 +133,73 @@ def test_a_dropped_table_is_in_the_attic(log: LogBuilder, lake: Lake) -> None:
     assert lake.drops_of("other") == set()
     create_table(lake.table("t"), ORDERS, "{}", {"appId": "a", "version": 9})
     assert lake.has("t") and newest_version(lake.table("t"), -1) == 0
+
+
+# -- payloads in a bucket --------------------------------------------------------------------------
+
+
+def payloads_in(server: StoreServer, store: BucketStore, log: LogBuilder) -> StagedInBucket:
+    """Put the payloads of a log beside the store's prefix."""
+    prefix = f"{store.url.removeprefix(f's3://{BUCKET}/')}-payloads"
+    found = server.store(prefix)
+    for path in log.payloads.rglob("*.parquet"):
+        found.create(str(path.relative_to(log.payloads)), path)
+    whole = store_at(f"s3://{BUCKET}", server.settings())
+    return StagedInBucket(found, whole, prefix)
+
+
+def test_files_of_a_bucket_get_into_a_lake_of_either_kind(
+    seaweedfs: StoreServer, store: BucketStore, log: LogBuilder, lake: Lake
+) -> None:
+    log.staged("append", "t", [(1, "x"), (2, None), (3, "a b/%")])
+    log.publish()
+    files = [file for effect in log.segments[-1].effects for file in effect.files]
+    payloads = payloads_in(seaweedfs, store, log)
+    counts = payloads.store.counts
+    before = counts.now()[RequestKind.GET].requests
+    for _ in range(2):  # again after a kill before the commit
+        for file in files:
+            payloads.check(file)
+            lake.bring("t", placed_path(file), file, payloads)
+    assert Placer(lake, payloads).place(ORDERS, files, own_commit(1), 0) == 1
+    placed = store_of(lake.table("t"))
+    for file in files:
+        assert placed.read(placed_path(file)) == (log.payloads / file.path).read_bytes()
+    gets = counts.now()[RequestKind.GET].requests - before
+    # Within the bucket no byte travels.
+    assert gets == (0 if isinstance(lake, BucketLake) else len(files))
+
+
+def test_a_payload_that_somebody_changed_or_removed_is_not_placed(
+    seaweedfs: StoreServer, store: BucketStore, log: LogBuilder, lake: Lake
+) -> None:
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[-1].effects[1].files
+    payloads = payloads_in(seaweedfs, store, log)
+    payloads.store.replace(file.path, b"other rows")
+    with pytest.raises(ApplyError, match="payload file"):
+        Placer(lake, payloads).place(ORDERS, [file], own_commit(1), 0)
+    payloads.store.remove([file.path])
+    assert not payloads.has(file)
+    with pytest.raises(ApplyError, match="missing"):
+        Placer(lake, payloads).place(ORDERS, [file], own_commit(1), 0)
+    assert newest_version(lake.table("t"), 0) == 0
+    assert not payloads.is_there()  # no node took it
+
+
+def test_a_payload_of_another_bucket_is_sent_once(
+    seaweedfs: StoreServer, store: BucketStore, log: LogBuilder
+) -> None:
+    """Another server stands for one of another provider."""
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[-1].effects[1].files
+    found = payloads_in(seaweedfs, store, log)
+    elsewhere = replace(found, bucket=DiskStore(log.payloads))
+    table = BucketLake(store, lambda: None).table("t")
+    assert elsewhere.put(file, table, "part") is Created.NEW
+    assert table.read("part") == (log.payloads / file.path).read_bytes()
 
 
 # -- in a bucket -----------------------------------------------------------------------------------

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from tests.support.storage_samples import parquet_bytes, staged_of
+from tests.support import store_servers
+from tests.support.storage_samples import TemporaryJournal, parquet_bytes, staged_of
+from tests.support.store_servers import StoreServer
 
-from sparktxlog.errors import InvalidNameError, ManifestMismatchError, PayloadStoreError
+from sparktxlog.errors import (
+    InvalidNameError,
+    ManifestMismatchError,
+    PayloadStoreError,
+    TransportError,
+)
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.storage.payloads.bucket_expiry import upkeep_of
+from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
+from sparktxlog.storage.site_bucket import SiteBucket
 
 NAME = "0a0a/orders/part-0.parquet"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> LocalPayloadStore:
-    return LocalPayloadStore(tmp_path / "payloads")
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.seaweedfs(tmp_path_factory.mktemp("server") / "state") as running:
+        yield running
 
 
-def test_a_file_that_matches_its_manifest_is_verified(store: LocalPayloadStore) -> None:
+@pytest.fixture(params=["directory", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> PayloadStore:
+    if request.param == "directory":
+        return LocalPayloadStore(tmp_path / "payloads")
+    server: StoreServer = request.getfixturevalue("server")
+    bucket = SiteBucket(server.store(tmp_path.name), lambda: None, "payload-url", "the files")
+    return BucketPayloads(bucket, tmp_path / "payloads")
+
+
+def read(store: PayloadStore, file: StagedFile) -> bytes:
+    with store.sendable(file).open() as content:
+        found = content.readall()
+    assert found is not None
+    return found
+
+
+def test_a_file_that_matches_its_manifest_is_verified(store: PayloadStore) -> None:
     content = parquet_bytes()
     file = staged_of(NAME, content)
     store.write_file(NAME, content)
@@ -35,7 +66,7 @@ def test_a_file_that_matches_its_manifest_is_verified(store: LocalPayloadStore) 
     ],
 )
 def test_a_file_that_differs_from_its_manifest_is_refused(
-    store: LocalPayloadStore, lie: dict[str, object]
+    store: PayloadStore, lie: dict[str, object]
 ) -> None:
     content = parquet_bytes()
     store.write_file(NAME, content)
@@ -45,13 +76,13 @@ def test_a_file_that_differs_from_its_manifest_is_refused(
     assert NAME in str(caught.value)
 
 
-def test_a_file_that_is_no_parquet_is_refused(store: LocalPayloadStore) -> None:
+def test_a_file_that_is_no_parquet_is_refused(store: PayloadStore) -> None:
     store.write_file(NAME, b"PAR1 but nothing else")
     with pytest.raises(ManifestMismatchError):
         store.verify(staged_of(NAME, b"PAR1 but nothing else"))
 
 
-def test_a_missing_file_says_that_the_stores_differ(store: LocalPayloadStore) -> None:
+def test_a_missing_file_says_that_the_stores_differ(store: PayloadStore) -> None:
     with pytest.raises(PayloadStoreError) as caught:
         store.verify(staged_of(NAME, b""))
     assert NAME in str(caught.value)
@@ -61,7 +92,7 @@ def test_a_missing_file_says_that_the_stores_differ(store: LocalPayloadStore) ->
     "name",
     ["../x", "a/../../x", "/etc/passwd", "a//b", "a/./b", "a\\b", "a\0b", "", "a/", "x" * 1025],
 )
-def test_names_that_leave_the_root_are_refused(store: LocalPayloadStore, name: str) -> None:
+def test_names_that_leave_the_root_are_refused(store: PayloadStore, name: str) -> None:
     file = staged_of(name, b"")
     with pytest.raises(InvalidNameError):
         store.path(name)
@@ -69,3 +100,140 @@ def test_names_that_leave_the_root_are_refused(store: LocalPayloadStore, name: s
         store.verify(file)
     with pytest.raises(InvalidNameError):
         store.write_file(name, b"")
+
+
+def test_published_files_are_read_once_they_are_synced(store: PayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of("inline/1-7/orders-0.parquet", content)
+    for attempt in (b"of an interrupted call", content):
+        store.write_file(file.path, attempt)
+    store.sync([file.path])
+    assert read(store, file) == content
+    store.verify(file)
+
+
+def test_a_file_comes_from_a_peer_once(store: PayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+    asked: list[int] = []
+
+    def sent(offset: int) -> Iterator[bytes]:
+        asked.append(offset)
+        yield content[offset:]
+
+    store.fetch(file, sent)
+    store.fetch(file, sent)
+    assert asked == [0]
+    assert store.has(file)
+    assert read(store, file) == content
+
+
+def test_a_transfer_goes_on_where_it_broke(store: PayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+
+    def broken(offset: int) -> Iterator[bytes]:
+        yield content[:100]
+        raise TransportError("the link broke")
+
+    with pytest.raises(TransportError):
+        store.fetch(file, broken)
+    assert not store.has(file)
+    asked: list[int] = []
+
+    def rest(offset: int) -> Iterator[bytes]:
+        asked.append(offset)
+        yield content[offset:]
+
+    store.fetch(file, rest)
+    assert asked == [100]
+    assert read(store, file) == content
+
+
+def test_a_peer_that_sends_another_file_leaves_nothing(store: PayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+    with pytest.raises(ManifestMismatchError):
+        store.fetch(file, lambda offset: [b"x" * len(content)])
+    assert not store.has(file)
+    with pytest.raises(PayloadStoreError):
+        store.verify(file)
+
+
+def test_an_upload_in_parts_is_held_once_it_is_verified(store: PayloadStore) -> None:
+    content = parquet_bytes()
+    file = staged_of(NAME, content)
+    assert store.receive_part(file, [], 0) == 0
+    assert store.receive_part(file, [content[:50]], 0) == 50
+    assert store.receive_part(file, [content[:50]], 0) == 50, "its answer was lost"
+    assert store.receive_part(file, [content[50:]], 50) == len(content)
+    store.verify(file)
+    with store.at_hand(file) as path:
+        assert path.read_bytes() == content
+    assert read(store, file) == content
+    assert store.receive_part(file, [content], 0) == len(content)
+
+
+def test_the_name_of_a_held_file_is_not_given_again(store: PayloadStore) -> None:
+    content, other = parquet_bytes(), parquet_bytes(pa.table({"id": [1, 2, 3, 4, 5]}))
+    file, second = staged_of(NAME, content), staged_of(NAME, other, rows=5)
+    store.receive_part(file, [content], 0)
+    store.verify(file)
+    with store.at_hand(file):
+        pass
+    with pytest.raises(ManifestMismatchError):
+        store.receive_part(second, [other], 0)
+    store.forget_verified(NAME)
+    store.verify(file)
+
+
+def test_what_is_taken_in_is_described_and_at_hand(store: PayloadStore) -> None:
+    taken = store.take_in({"c/a.bin": b"one", "c/_log/0.json": b"two"})
+    assert [(file.path, file.size_bytes, file.rows) for file in taken] == [
+        ("c/a.bin", 3, 0),
+        ("c/_log/0.json", 3, 0),
+    ]
+    for file, content in zip(taken, (b"one", b"two"), strict=True):
+        store.verify(file)
+        for _ in range(2):  # again after a kill
+            with store.at_hand(file) as path:
+                assert path.read_bytes() == content
+        assert read(store, file) == content
+    kept = store.kept_copy("c/a.bin")
+    assert kept is not None
+    assert kept.read_bytes() == b"one"
+    assert store.kept_copy("c/none.bin") is None
+
+
+def test_a_removed_file_is_gone_everywhere(store: PayloadStore) -> None:
+    upkeep, content = upkeep_of(store), parquet_bytes()
+    file = staged_of(NAME, content)
+    store.fetch(file, lambda offset: [content[offset:]])
+    size = upkeep.size_bytes()
+    assert upkeep.remove([NAME]) == 1
+    assert not store.has(file)
+    with pytest.raises(PayloadStoreError):
+        store.verify(file)
+    assert size - upkeep.size_bytes() >= len(content)
+
+
+def test_inline_files_go_with_their_positions(store: PayloadStore) -> None:
+    upkeep, content = upkeep_of(store), parquet_bytes()
+    names = ["inline/1-7/orders-0.parquet", "inline/8-9/orders-0.parquet"]
+    for name in names:
+        store.write_file(name, content)
+    store.sync(names)
+    assert upkeep.remove_inline(7) == 1
+    assert not store.has(staged_of(names[0], content))
+    assert store.has(staged_of(names[1], content))
+
+
+def test_files_that_no_transaction_names_go_once_they_are_old(store: PayloadStore) -> None:
+    upkeep, journal, content = upkeep_of(store), TemporaryJournal(), parquet_bytes()
+    file = staged_of(NAME, content)
+    store.fetch(file, lambda offset: [content[offset:]])
+    assert upkeep.remove_unnamed(journal, 0, 3_600) == 0
+    assert upkeep.remove_unnamed(journal, 0, -60) == 0, "its submit may be under way"
+    store.forget_verified(NAME)
+    assert upkeep.remove_unnamed(journal, 0, 3_600, given_up=["0a0a"]) == 1
+    assert not store.has(file)

@@ -25,7 +25,8 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.store import Store
 from sparktxlog.model.tables.commit_table import commit_file_name
-from sparktxlog.runtime.commit_tables import commit_catalog, commit_placer
+from sparktxlog.runtime import store_taking
+from sparktxlog.runtime.commit_tables import commit_placer
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import CommitTableResult, verify_commit_tables
 
@@ -311,7 +312,7 @@ def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
 ) -> None:
     """Its node goes on with all else, and places what was committed meanwhile."""
     monkeypatch.setattr(bucket, "_CREDENTIALS_S", 0)
-    monkeypatch.setattr(commit_catalog, "_RETRY_S", 0.2)
+    monkeypatch.setattr(store_taking, "RETRY_S", 0.2)
     monkeypatch.setattr(commit_placer, "_RETRY_S", 0.2)
     right = cluster.server.credentials_file.read_text()
     own = cluster.directory / "credentials"

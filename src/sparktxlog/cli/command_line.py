@@ -105,13 +105,15 @@ def init(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on loopback.")] = 7070,
     store: Annotated[
         str | None,
-        typer.Option(help="Prefix in a bucket for commit tables, such as s3://lake/site-a."),
+        typer.Option(
+            help="Prefix in a bucket for tables and staged files, such as s3://lake/site-a."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write an example configuration of one node, with every setting explained."""
-    from sparktxlog.cli.example import example_config, write_token
+    from sparktxlog.cli.example import example_config, places_in, write_token
     from sparktxlog.config import load_config
 
     if path.exists() and not force:
@@ -121,7 +123,8 @@ def init(
     token_file = path.with_suffix(".token")
     text = example_config(node_id=node_id, port=port, token_file=token_file, store=store)
     required = {"node-id": node_id, "master-url": "http://127.0.0.1:1", "data-dir": "data"}
-    load_config(None, required | {"commit-table-url": store}, {})  # before anything is written
+    given = {} if store is None else places_in(store)
+    load_config(None, required | given, {})  # before anything is written
     path.parent.mkdir(parents=True, exist_ok=True)
     write_token(token_file)
     path.write_text(text)

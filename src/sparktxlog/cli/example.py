@@ -24,14 +24,25 @@ def write_token(path: Path) -> None:
             target.write(secrets.token_urlsafe(32) + "\n")
 
 
+def places_in(store: str) -> dict[str, str]:
+    """Return the settings of a site that keeps in a prefix of a bucket whatever can lie there."""
+    root = store.rstrip("/")
+    return {
+        "commit-table-url": f"{root}/tables",
+        "lake-url": f"{root}/rows",
+        "payload-url": f"{root}/payloads",
+    }
+
+
 def example_config(
     *, node_id: str, port: int, token_file: Path | None = None, store: str | None = None
 ) -> str:
     """Return a TOML file that starts a single node; all other settings are comments.
 
     Args:
-        store: Prefix in a bucket for the commit tables; None = they lie below data-dir.
+        store: Prefix in a bucket for tables and staged files; None = they lie below data-dir.
     """
+    places = {} if store is None else places_in(store)
     check_new_name(check_node_id(node_id))
     lines = [
         "# Configuration of a sparktxlog node.  Environment variables SPARKTXLOG_<KEY> and",
@@ -56,8 +67,8 @@ def example_config(
         if setting.key in _GIVEN:
             continue
         lines.append(f"# {setting.description}")
-        if setting.key == "commit-table-url" and store is not None:
-            lines.append(f"{setting.key} = {_toml(store)}")
+        if setting.key in places:
+            lines.append(f"{setting.key} = {_toml(places[setting.key])}")
         else:
             lines.append(f"# {setting.key} = {_toml(setting.default)}".rstrip())
         lines.append("")

@@ -6,6 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -116,15 +117,17 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
             str(read["reader-table-dir"]),
             "is not kept for commit tables in a bucket (commit-table-url)",
         )
-    lake, tables = read["lake-url"], read["commit-table-url"]
-    if lake and tables and _is_in(lake, tables) | _is_in(tables, lake):
-        raise _wrong(
-            values["lake-url"][1],
-            "lake-url",
-            lake,
-            f"is the prefix {tables} of commit-table-url, or one of them is in the other",
-            "Give each a prefix of its own, such as s3://bucket/site-a and s3://bucket/rows-of-a.",
-        )
+    for key, other in combinations(("payload-url", "lake-url", "commit-table-url"), 2):
+        one, two = read[key], read[other]
+        if one and two and _is_in(one, two) | _is_in(two, one):
+            raise _wrong(
+                values[key][1],
+                key,
+                one,
+                f"is the prefix {two} of {other}, or one of them is in the other",
+                "Give each a prefix of its own, such as s3://bucket/site-a and "
+                "s3://bucket/rows-of-a.",
+            )
     if read["store-endpoint"].startswith("http://") and not read["store-allow-http"]:
         raise _wrong(
             values["store-endpoint"][1],

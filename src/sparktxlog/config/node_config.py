@@ -181,6 +181,10 @@ class NodeConfig:
         "Payload store; Spark executors write there if they see it, and upload otherwise "
         "(docs/api.md); default: data-dir/payloads."
     )
+    payload_url: str | None = Setting(read_bucket)(
+        "Prefix in a bucket, such as s3://lake/staged-at-a, in which staged files lie instead; no "
+        "other site has it (docs/stores.md). payload-dir then has only what is on its way there."
+    )
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
         "What the node does: master, replica; or witness, which only votes on epochs and keeps no "
         "data."

@@ -34,6 +34,7 @@ class InfoAnswer(TypedDict):
     published: int
     kept_after: int
     payload_root: str
+    payload_url: str | None
     lake_root: str
     lake_url: str | None
     commit_table_root: str

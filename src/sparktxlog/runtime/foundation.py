@@ -20,6 +20,7 @@ from sparktxlog.model.answers import StuckFiles
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
+from sparktxlog.runtime.commit_tables.site_places import payloads_of
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
 from sparktxlog.runtime.membership.data_owner import claim, refuse_older
@@ -38,7 +39,7 @@ from sparktxlog.runtime.settings import RunTimeSettings
 from sparktxlog.runtime.tokens.budgets import Budgets
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import Journal
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.reserve import Reserve
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.node_certificate import NodeCertificate
@@ -66,7 +67,7 @@ class Foundation:
     core: MasterConfig
     master: Master
     clock: Clock
-    payloads: LocalPayloadStore
+    payloads: PayloadStore
     reserve: Reserve
     #: None = this node speaks no TLS.
     certificate: NodeCertificate | None
@@ -208,7 +209,7 @@ def _recovered(
         core=core,
         master=Master(core, state.core, clock.now(), clock.wall()),
         clock=clock,
-        payloads=LocalPayloadStore(config.payload_dir),
+        payloads=payloads_of(config, metrics),
         reserve=reserve,
         certificate=certificate,
         settings=settings,

@@ -52,6 +52,7 @@ from sparktxlog.runtime.replicas.all_replicas import AllReplicas
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.transfers import Transfers
 from sparktxlog.runtime.state_files import StateFiles
+from sparktxlog.runtime.store_taking import StoreTaking
 from sparktxlog.runtime.tokens.worker_token import worker_token_file
 from sparktxlog.runtime.view_rows import ViewRows
 from sparktxlog.storage.log_tables.history_tables import last_rounds
@@ -112,6 +113,9 @@ class Node:
         core, log = self.core, self.log
         self._submits = Submits(base, core, self.membership, self.replicas, log.lag, log.space)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
+        self._taking = StoreTaking(
+            base, "asking the payload store", base.payloads.place, base.payloads.take
+        )
         #: Commit tables, for Spark's catalogs.
         self.catalog = CommitCatalog(
             base, self.core, self._submits, self.files, self.fetcher, throttle
@@ -187,7 +191,7 @@ class Node:
         Raises:
             JournalLostError: The journal lacks what the queue table holds.
             NewerReleaseError: A later release wrote the queue table (definite).
-            ConfigError: The bucket of the commit tables cannot be used (definite).
+            ConfigError: A bucket of the site cannot be used (definite).
         """
         base, config, view = self.base, self.config, self.base.master.view
         publishes = not config.is_witness and not self.membership.joining.only_joins
@@ -195,7 +199,7 @@ class Node:
             await self.log.open()
         if not config.is_witness:
             await self.donor.start()
-            await self.catalog.start()
+            await asyncio.gather(self.catalog.taking.start(), self._taking.start())
         self._run("executor", self.core.executor.run(self._delivery))
         secrets = {one.key: getattr(config, one.attribute) for one in SECRETS}
         self.audit.note_secrets(secrets, base.state.values[INSTANCE])
@@ -211,7 +215,8 @@ class Node:
             self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
-            self._run("taking the store of commit tables", self.catalog.take())
+            self._run("taking the store of commit tables", self.catalog.taking.watch())
+            self._run("taking the payload store", self._taking.watch())
             self._run("placing commits", self.catalog.placer.watch())
             self._run("telling what is held", self.sites_data.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
@@ -361,6 +366,7 @@ class Node:
             "published": base.published.value,
             "kept_after": base.kept_after.value,
             "payload_root": str(config.payload_dir),
+            "payload_url": config.payload_url,
             "lake_root": str(config.lake_dir),
             "lake_url": config.lake_url,
             "commit_table_root": str(config.commit_table_dir),

@@ -435,15 +435,18 @@ def test_init_writes_a_file_that_passes_the_check(
     assert "--force" in captured.err
 
 
-def test_init_takes_a_bucket_for_commit_tables(
+def test_init_takes_a_bucket_for_tables_and_staged_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.toml"
     assert invoke(monkeypatch, "init", str(path), "--store", "hdfs://lake/site-a") == 6
-    assert "commit-table-url = 'hdfs://lake/site-a': expected s3://" in capsys.readouterr().err
+    assert "lake-url = 'hdfs://lake/site-a/rows': expected s3://" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert invoke(monkeypatch, "init", str(path), "--store", "s3://lake/site-a/") == 0
-    assert load_config(path, environ={}).commit_table_url == "s3://lake/site-a"
+    config = load_config(path, environ={})
+    assert config.commit_table_url == "s3://lake/site-a/tables"
+    assert config.lake_url == "s3://lake/site-a/rows"
+    assert config.payload_url == "s3://lake/site-a/payloads"
 
 
 def test_init_writes_a_token_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

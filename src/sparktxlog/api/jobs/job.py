@@ -74,8 +74,13 @@ class JobContext:
         return build_session(master, app_name="sparktxlog-worker", stores=stores)
 
     def lake_of(self, info: NodeInfo) -> str:
-        """Return the lake that the arguments name, or else the node; the session will reach it."""
+        """Return the lake that the arguments name, or else the node.
+
+        The session will reach it, and the payload store, wherever they are.
+        """
         lake = self.arguments.lake or info.lake
+        if info.payload_url is not None:
+            self.urls.append(info.payload_url)
         if is_in_bucket(lake):
             self.urls.append(lake)
         return lake

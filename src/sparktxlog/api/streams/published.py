@@ -26,6 +26,7 @@ from sparktxlog.errors import (
     ExpiredError,
     ForeignLogError,
     NotAppliedError,
+    NotOfferedError,
     PositionNotReachedError,
     TransportError,
 )
@@ -88,6 +89,13 @@ class StreamedLog:
     def _node(self) -> tuple[Http, dict[str, Any]]:
         if self._home is None:
             found = self._nodes.choose()
+            if (place := found[1].get("payload_url")) is not None:
+                raise NotOfferedError(
+                    f"streams of the log are not offered where its files lie in a bucket: {place}",
+                    hint="Read the tables themselves, as streams of Delta, or ask a site whose "
+                    "payload store is a directory.",
+                    url=place,
+                )
             check_directory(Path(found[1]["payload_root"]), found[0].url)
             self._home = found
             self._known.clear()

@@ -21,7 +21,6 @@ from sparktxlog.errors import (
     NotFoundError,
     TxLogError,
 )
-from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.ids import transaction_id_from_text
@@ -63,7 +62,7 @@ class FileRepair:
     async def outgoing(self, file: StagedFile) -> Outgoing:
         """Return a file that a peer asks for; errors as `check_file`."""
         await self.check_file(file)
-        found = ForeignFile(str(self._base.payloads.root), file.path)
+        found = self._base.payloads.sendable(file)
         return Outgoing(file=found, size_bytes=file.size_bytes, run=self._on_files)
 
     async def check_file(self, file: StagedFile) -> None:
@@ -339,7 +338,7 @@ class FileRepair:
         await self._on_files(self._base.payloads.verify, file)
 
     def _on_files(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        return self._base.run_on_files(self._base.payloads.root, work, *args)
+        return self._base.run_on_files(self._base.payloads.place, work, *args)
 
     def _start(self, key: bytes, work: _Work) -> None:
         self._tasks.start(key, partial(self._guarded, work))

@@ -190,7 +190,7 @@ class RunFetcher:
                 transfer.cancel()
         # Before the core learns that the run is held: the files' bytes are durable already.
         names = [file.path for file in files]
-        await self._threads.run(self._payloads.root, self._payloads.sync_names, names)
+        await self._threads.run(self._payloads.place, self._payloads.sync_names, names)
 
     async def get_file(
         self,
@@ -213,11 +213,16 @@ class RunFetcher:
             ManifestMismatchError: The received bytes are another file (definite).
             StorageError: The own disk failed.
         """
-        place = into or self._payloads
-        fetch = partial(place.fetch, file, partial(link.stream, file, source=source), named=named)
+        where = self._payloads.place if into is None else into.root
+        fetch = partial(
+            (into or self._payloads).fetch,
+            file,
+            partial(link.stream, file, source=source),
+            named=named,
+        )
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                await self._threads.run(place.root, fetch)
+                await self._threads.run(where, fetch)
             except StaleSessionError:
                 link.greet_again()
             except (TransportError, ManifestMismatchError):

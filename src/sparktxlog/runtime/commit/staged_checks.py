@@ -72,9 +72,8 @@ def _verified(
     kind: OperationKind, definition: TableDefinition, payloads: PayloadStore, file: StagedFile
 ) -> StagedFile:
     payloads.verify(file)
-    facts = inspect_parquet(
-        payloads.path(file.path), partial(check_file_schema, file.path, definition, kind)
-    )
+    with payloads.at_hand(file) as path:
+        facts = inspect_parquet(path, partial(check_file_schema, file.path, definition, kind))
     if facts.rows != file.rows:
         raise ManifestMismatchError(
             f"{file.path!r} holds {facts.rows:,} rows, its manifest says {file.rows:,}",

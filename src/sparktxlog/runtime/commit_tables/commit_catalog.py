@@ -48,7 +48,6 @@ from sparktxlog.errors import (
     StagedCommitError,
     StaleTimestampError,
     StorageError,
-    StoreUnavailableError,
     UnknownTableError,
     VersionConflictError,
 )
@@ -71,7 +70,7 @@ from sparktxlog.runtime.commit_tables.reader_tables import ReaderTables
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
-from sparktxlog.runtime.commit_tables.site_places import owner_of_tables, places_of
+from sparktxlog.runtime.commit_tables.site_places import places_of
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
@@ -79,6 +78,7 @@ from sparktxlog.runtime.commit_tables.table_records import TableRecords
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.store_taking import StoreTaking
 
 _log = structlog.get_logger("sparktxlog.catalog")
 _T = TypeVar("_T")
@@ -87,8 +87,6 @@ _T = TypeVar("_T")
 COMMIT_TIMEOUT_S = 30.0
 #: Names the store of the tables where it fails.
 _STORE = "asking the store of commit tables"
-#: Seconds that a start waits for the store of the tables; then between two further attempts.
-_START_S, _RETRY_S = 30.0, 10.0
 #: Code → error of a client, for rejections of the fold other than conflicts.
 _REJECTIONS = {kind.code: kind for kind in (StaleTimestampError, NameTakenError, UnknownTableError)}
 
@@ -137,46 +135,10 @@ class CommitCatalog:
                 self._owners.release(uuid),
             ),
         )
-        #: Whether the store is proved since the start.
-        self._is_taken = False
+        #: Takes the store of the tables.
+        self.taking = StoreTaking(base, _STORE, places.where(""), places.take)
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-
-    async def start(self) -> None:
-        """Prove that the store of the tables is this site's and keeps its promises.
-
-        If it does not answer, the status says so, and `take` goes on.
-
-        Raises:
-            ConfigError: It cannot be used (definite).
-        """
-        try:
-            async with asyncio.timeout(_START_S):
-                await self._take()
-        except StorageError as error:
-            self._base.supervisor.note(_STORE, error)
-        except TimeoutError:
-            waited = StoreUnavailableError(f"the bucket has not answered for {_START_S:g} s")
-            self._base.supervisor.note(_STORE, waited)
-
-    async def take(self) -> None:
-        """Take the store that did not answer at the start, once it does; until cancelled.
-
-        Raises:
-            ConfigError: It cannot be used, and nothing was changed there (definite).
-        """
-        while not self._is_taken:
-            await asyncio.sleep(_RETRY_S)
-            try:
-                await self._take()
-            except StorageError as error:
-                self._base.supervisor.note(_STORE, error)
-        await self._base.loop.create_future()
-
-    async def _take(self) -> None:
-        await self._run("", self._places.take, owner_of_tables(self._base.config))
-        self._is_taken = True
-        self._base.supervisor.clear(_STORE)
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -479,19 +479,21 @@ class CommitPlacer:
         uuid, version, places = commit.uuid, commit.version, self._places
         prefix = commit_file_prefix(commit.transaction_id, uuid)
         paths = [file.path.removeprefix(prefix) for file in commit.files]
-        files: Iterable[str | bytes] = (
-            self._base.payloads.path(file.path) for file in commit.files
-        )
-        if commit.is_carried:
-            files = carried or self._base.journal.read_carried(uuid, version)
-        sources = dict(zip(paths, files, strict=True))
-        commit_file = sources.pop(commit_file_name(version))
-        raw = commit_file if isinstance(commit_file, bytes) else places.read(commit_file)
-        content = read_commit_file(raw)
-        unsynced = places.place(uuid, sources)
-        there = [file for file in content.files if file.path not in sources]
-        self._check_files(uuid, range(version, version + 1), there)
-        return _after(before, content), unsynced | places.publish(uuid, version, commit_file)
+        files: Iterable[str | bytes]
+        with ExitStack() as at_hand:
+            if commit.is_carried:
+                files = carried or self._base.journal.read_carried(uuid, version)
+            else:
+                payloads = self._base.payloads
+                files = [str(at_hand.enter_context(payloads.at_hand(f))) for f in commit.files]
+            sources = dict(zip(paths, files, strict=True))
+            commit_file = sources.pop(commit_file_name(version))
+            raw = commit_file if isinstance(commit_file, bytes) else places.read(commit_file)
+            content = read_commit_file(raw)
+            unsynced = places.place(uuid, sources)
+            there = [file for file in content.files if file.path not in sources]
+            self._check_files(uuid, range(version, version + 1), there)
+            return _after(before, content), unsynced | places.publish(uuid, version, commit_file)
 
     def _found(
         self,

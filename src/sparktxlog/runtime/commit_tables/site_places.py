@@ -1,16 +1,21 @@
-"""Where the commit tables of a site are, by the settings of its node."""
+"""Where tables and staged files of a site are, by the settings of its node."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
+from sparktxlog.files.stores.store import Store
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
+from sparktxlog.storage.site_bucket import SiteBucket
 
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
@@ -28,17 +33,26 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     """
     if config.commit_table_url is None:
         return TablePlaces(config.commit_table_dir)
-    # Only nodes that need it have the library of buckets.
-    from sparktxlog.files.stores.bucket import BucketStore
-    from sparktxlog.files.stores.opening import store_at
-    from sparktxlog.files.stores.proof import prove
     from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
 
-    store = store_at(config.commit_table_url, settings_of_stores(config), field="commit-table-url")
-    assert isinstance(store, BucketStore), "the setting takes no path"
-    if metrics is not None:
-        metrics.show_requests(store.url, store.counts)
-    return BucketPlaces(store, config.commit_table_dir, partial(prove, store, **_AT_A_START))
+    store, proof = _bucket_of(config, config.commit_table_url, "commit-table-url", metrics)
+    return BucketPlaces(store, config.commit_table_dir, proof)
+
+
+def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadStore:
+    """Return where a node's staged files are; its directory is made if it is missing.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `places_of`.
+        StorageError: The directory cannot be made.
+    """
+    if config.payload_url is None:
+        return LocalPayloadStore(config.payload_dir)
+    from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
+
+    store, proof = _bucket_of(config, config.payload_url, "payload-url", metrics)
+    bucket = SiteBucket(store, proof, "payload-url", "the staged files")
+    return BucketPayloads(bucket, config.payload_dir)
 
 
 def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:
@@ -49,18 +63,27 @@ def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:
     """
     if config.lake_url is None:
         return config.lake_dir
+    return _bucket_of(config, config.lake_url, "lake-url", metrics)[0]
+
+
+def _bucket_of(
+    config: NodeConfig, url: str, key: str, metrics: Metrics | None
+) -> tuple[Store, Callable[[], object]]:
+    """Return the store that a setting names, and what proves it."""
+    # Only nodes that need it have the library of buckets.
     from sparktxlog.files.stores.bucket import BucketStore
     from sparktxlog.files.stores.opening import store_at
+    from sparktxlog.files.stores.proof import prove
 
-    store = store_at(config.lake_url, settings_of_stores(config), field="lake-url")
+    store = store_at(url, settings_of_stores(config), field=key)
     assert isinstance(store, BucketStore), "the setting takes no path"
     if metrics is not None:
         metrics.show_requests(store.url, store.counts)
-    return store
+    return store, partial(prove, store, **_AT_A_START)
 
 
-def owner_of_tables(config: NodeConfig) -> str:
-    """Return what names a site in its bucket, the same at each start."""
+def owner_in_buckets(config: NodeConfig) -> str:
+    """Return what names a site in its buckets, the same at each start."""
     return f"{config.cluster}/{config.node_id}"
 
 

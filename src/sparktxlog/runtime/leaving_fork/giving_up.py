@@ -30,7 +30,7 @@ from sparktxlog.storage.log_tables.quarantine_table import (
     Quarantine,
     QuarantineFiles,
 )
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 #: Runs of the queue that are read at once.
 _READ_RUNS = 1_000
@@ -155,7 +155,7 @@ class Export:
     def __init__(
         self,
         journal: Journal,
-        payloads: LocalPayloadStore,
+        payloads: PayloadStore,
         data_dir: Path,
         tables: Sequence[TableDefinition],
         tell: Callable[[str], None] = lambda text: None,

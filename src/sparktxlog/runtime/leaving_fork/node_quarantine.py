@@ -35,7 +35,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.durability import free_name, move_durably, storage_error, sync_parents
 from sparktxlog.protocol.master import first_view
-from sparktxlog.runtime.commit_tables.site_places import owner_of_tables, places_of
+from sparktxlog.runtime.commit_tables.site_places import owner_in_buckets, payloads_of, places_of
 from sparktxlog.runtime.leaving_fork.fork_search import (
     ClientApi,
     Followed,
@@ -58,7 +58,6 @@ from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.waiting_ids import run_key
 from sparktxlog.storage.log_tables.quarantine_table import QUARANTINE_NAME, GivenUp
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 
 _GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
 _NEXT = "next"
@@ -265,7 +264,7 @@ class _Act:
         """Keep the runs, and set journal and queue aside; return how many are incomplete."""
         export = Export(
             self._journal,
-            LocalPayloadStore(self._config.payload_dir),
+            payloads_of(self._config),
             self._config.data_dir,
             self._state.core.tables,
             self._tell,
@@ -280,7 +279,7 @@ class _Act:
         prepared = directory / _NEXT
         tables = places_of(self._config)
         # A prefix with a slip of the pen would be that of another site.
-        tables.take(owner_of_tables(self._config))
+        tables.take(owner_in_buckets(self._config))
         try:
             sync_parents([prepared], data_dir)
             # Under the names of a later life they would pass for what that one set aside.

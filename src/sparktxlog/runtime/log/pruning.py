@@ -38,8 +38,8 @@ from sparktxlog.storage.interfaces import (
     ShrinkJournal,
     Write,
 )
+from sparktxlog.storage.payloads.bucket_expiry import upkeep_of
 from sparktxlog.storage.payloads.payload_expiry import (
-    PayloadExpiry,
     inline_files,
     named_files,
     size_of,
@@ -117,7 +117,7 @@ class Pruning:
         self._reserve = base.reserve
         self._journal = base.journal
         self._store = base.payloads
-        self._payloads = PayloadExpiry(base.payloads)
+        self._payloads = upkeep_of(base.payloads)
         self._budgets, self._unfinished_s = base.budgets, base.config.upload_expiry
         self._log_root = base.config.data_dir / "log"
         #: The present round.
@@ -186,7 +186,7 @@ class Pruning:
         except StopIteration:
             return False
         except OSError as error:
-            return self._fail(storage_error(error, self._store.root))
+            return self._fail(storage_error(error, self._store.place))
         except Exception as error:  # noqa: BLE001 - requests must not wait for ever
             return self._fail(foreseen(error))
         return True
@@ -304,7 +304,7 @@ class Pruning:
     def _count(self) -> None:
         began = monotonic()
         self._tables_bytes = size_of(self._log_root)
-        self._counted = self._tables_bytes + size_of(self._store.root)
+        self._counted = self._tables_bytes + self._payloads.size_bytes()
         self._counted_at = self._published
         # Publishing waits for a count: a large store is counted less often.
         self._count_s = monotonic() + _COUNT_PAUSE * (monotonic() - began)

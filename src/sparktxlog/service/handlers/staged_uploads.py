@@ -38,7 +38,7 @@ class StagedUploads(RouteHandlers):
     def __init__(self, node: Node) -> None:
         self._payloads, self._budgets = node.payloads, node.base.budgets
         self._owners = node.core.owners
-        self._run = partial(node.base.stagers.run, node.payloads.root)
+        self._run = partial(node.base.stagers.run, node.payloads.place)
         self._bodies = Bodies(PART_BYTES, self._budgets.memory)
 
     async def upload_part(

@@ -175,7 +175,7 @@ class SubmitRoutes(RouteHandlers):
             try:
                 payloads = self._node.payloads
                 prepared = await self._node.base.stagers.run(
-                    payloads.root, verify_staged, prepared, self._node.tables(), payloads
+                    payloads.place, verify_staged, prepared, self._node.tables(), payloads
                 )
             except CommitRejectedError as error:
                 unseen = prepared

@@ -30,12 +30,7 @@ import structlog
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import commits_among, is_of_checkpoint, whole_checkpoints
-from sparktxlog.errors import (
-    ConfigError,
-    CorruptLogError,
-    ObjectMissingError,
-    StoreUnavailableError,
-)
+from sparktxlog.errors import CorruptLogError, ObjectMissingError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.durability import (
     free_name,
@@ -52,10 +47,11 @@ from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 from sparktxlog.storage.commit_tables.table_places import FORKED, GIVEN, KEPT_COMMITS
+from sparktxlog.storage.site_bucket import SiteBucket
 
 _log = structlog.get_logger("sparktxlog.tables")
 
-_OWNER, _FORKS = ".owner", ".forks"
+_FORKS = ".forks"
 _BLOCK_BYTES = 1 << 20
 #: Checkpoints that were read, below the directory of what is on its way.
 _LOGS_READ = ".logs"
@@ -109,9 +105,8 @@ class BucketPlaces(SiteTables):
 
     def __init__(self, store: Store, local: Path, proof: Callable[[], object]) -> None:
         super().__init__()
-        self._store, self._local, self._proof = store, local, proof
-        #: Whether the proof was begun and has not succeeded yet.
-        self._untaken = False
+        self._store, self._local = store, local
+        self._bucket = SiteBucket(store, proof, "commit-table-url", "the commit tables")
         #: Key → mark and SHA-256 of what was read there.
         self._known: dict[str, tuple[str, str]] = {}
         self._knowing = threading.Lock()
@@ -128,28 +123,10 @@ class BucketPlaces(SiteTables):
 
     @property
     def _proved(self) -> Store:
-        """The bucket; before it is proved and this site's, nothing of a table is changed there."""
-        if self._untaken:
-            raise StoreUnavailableError(
-                f"{self._store.url} did not answer since the node started, so it is not known "
-                "whether it keeps its promises and is this site's",
-                url=self._store.url,
-            )
-        return self._store
+        return self._bucket.proved
 
     def take(self, owner: str) -> None:
-        self._untaken = True
-        self._proof()
-        if self._store.create(_OWNER, owner.encode()) is Created.OTHER:
-            other = self._store.read(_OWNER).decode(errors="replace")[:200]
-            raise ConfigError(
-                f"{self._store.url} has the commit tables of site {other!r}, and this is {owner!r}",
-                hint="Name a prefix that no other site has with commit-table-url.  If that site is "
-                f"gone for good, remove the object {self._store.url_of(_OWNER)}.",
-                key="commit-table-url",
-                value=self._store.url,
-            )
-        self._untaken = False
+        self._bucket.take(owner)
 
     def make(self, uuid: str) -> None:
         self._proved.create(f"{GIVEN}/{uuid}", b"")

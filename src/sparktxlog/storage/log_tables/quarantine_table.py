@@ -51,7 +51,7 @@ from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import QUARANTINE, SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.segments.publishing import build_segment, restored_rows
 
 QUARANTINE_NAME = "quarantine"
@@ -83,7 +83,7 @@ class QuarantineFiles:
         payloads: The node's payload store.
     """
 
-    def __init__(self, directory: Path, payloads: LocalPayloadStore) -> None:
+    def __init__(self, directory: Path, payloads: PayloadStore) -> None:
         root = directory / "payloads"
         with storing(root):
             root.mkdir(parents=True, exist_ok=True)
@@ -107,12 +107,12 @@ class QuarantineFiles:
         It is copied if hard links are not possible.
         """
         try:
-            source = Path(self._payloads.path(relative))
+            source = self._payloads.kept_copy(relative)
         except InvalidNameError:
             return False
         target = self.root / relative
         with storing(target):
-            if not source.is_file():
+            if source is None:
                 return target.is_file()  # linked by an act that was killed
         self._linked[target] = source
         return True

@@ -9,7 +9,8 @@ A staged file counts as held only after its rows were counted, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from time import monotonic
@@ -22,6 +23,7 @@ from sparktxlog.files.durability import (
     sync_or_rewrite,
     sync_parents,
 )
+from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.parquet_files import count_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
@@ -34,6 +36,13 @@ class LocalPayloadStore(Arrivals, PayloadStore):
         root: Directory that the node and its executors see under one path; made if missing.
     """
 
+    @property
+    def place(self) -> str:
+        return str(self.root)
+
+    def take(self, owner: str) -> None:
+        pass  # a directory is a setting of one machine, and `doctor` looks at its disk
+
     def write_file(self, relative: str, content: bytes | memoryview) -> None:
         path = Path(self.path(relative))
         with storing(path):
@@ -45,6 +54,18 @@ class LocalPayloadStore(Arrivals, PayloadStore):
             for path in paths:
                 sync_or_rewrite(path)
             sync_parents(paths, self.root)
+
+    @contextmanager
+    def at_hand(self, file: StagedFile) -> Iterator[Path]:
+        yield Path(self.path(file.path))
+
+    def kept_copy(self, relative: str) -> Path | None:
+        path = Path(self.path(relative))
+        with storing(path):
+            return path if path.is_file() else None
+
+    def sendable(self, file: StagedFile) -> ForeignFile:
+        return ForeignFile(self.place, file.path)
 
     def verified_within(self, path: Path, seconds: float) -> bool:
         """Return whether a file was verified so recently that its submit may be under way."""

@@ -22,6 +22,7 @@ from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_store import PayloadUpkeep
 from sparktxlog.storage.segments.publishing import INLINE_DIRECTORY
 
 _log = structlog.get_logger("sparktxlog.storage")
@@ -29,7 +30,7 @@ _log = structlog.get_logger("sparktxlog.storage")
 _PAGE = 500
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 #: Seconds within which a submit names the files that it verified.
-_SUBMIT_S = 3_600.0
+SUBMIT_S = 3_600.0
 
 
 def named_files(journal: Journal, kept_after: int) -> set[str]:
@@ -61,7 +62,18 @@ def inline_files(segment: Segment) -> Iterator[str]:
             yield from (file.path for file in effect.files)
 
 
-class PayloadExpiry:
+def named_tops(journal: Journal, kept_after: int) -> set[str]:
+    """Return the directories below the root that have such files."""
+    return {path.split("/", 1)[0] for path in named_files(journal, kept_after)}
+
+
+def is_expired(name: str, kept_after: int) -> bool:
+    """Return whether a directory of inline files has only expired positions."""
+    found = _RANGE.fullmatch(name)
+    return found is not None and int(found[2]) <= kept_after
+
+
+class PayloadExpiry(PayloadUpkeep):
     """Removes files of a payload store; used by one thread.
 
     Args:
@@ -73,11 +85,6 @@ class PayloadExpiry:
         self._root = store.root
 
     def remove(self, relatives: Iterable[str]) -> int:
-        """Remove files, and directories that become empty; return how many files there were.
-
-        Raises:
-            StorageError: A file cannot be removed; try again (some may be removed).
-        """
         removed = 0
         parents: set[Path] = set()
         for relative in relatives:
@@ -89,11 +96,9 @@ class PayloadExpiry:
         return removed
 
     def remove_inline(self, kept_after: int) -> int:
-        """Remove directories of inline files of expired positions, and of interrupted publishes."""
         removed = 0
         for entry in _entries(self._root / INLINE_DIRECTORY):
-            found = _RANGE.fullmatch(entry.name)
-            if found and int(found[2]) <= kept_after:
+            if is_expired(entry.name, kept_after):
                 shutil.rmtree(entry.path, ignore_errors=True)
                 removed += 1
         return removed
@@ -107,20 +112,6 @@ class PayloadExpiry:
         unfinished_s: float | None = None,
         given_up: Collection[str] = (),
     ) -> int:
-        """Remove old files that no transaction names: never submitted, or rejected.
-
-        The youngest file of a directory counts, so files of a job that still stages stay.
-
-        Args:
-            journal: Knows which files are named.
-            kept_after: Positions up to here are expired.
-            older_than_s: Age by modification time, seconds.
-            unfinished_s: The same for files of interrupted transfers; default: `older_than_s`.
-            given_up: Directories that are old whatever their age is.
-
-        Returns:
-            How many directories, or files of interrupted transfers, were removed.
-        """
         before = time() - older_than_s
         old = [
             entry
@@ -131,7 +122,7 @@ class PayloadExpiry:
         removed = 0
         if old:
             # Read after the ages: files of later submits were verified a moment ago.
-            tops = {path.split("/", 1)[0] for path in named_files(journal, kept_after)}
+            tops = named_tops(journal, kept_after)
             for entry in old:
                 if entry.name not in tops and not self._in_submit(entry):
                     self._remove_tree(entry)
@@ -145,6 +136,9 @@ class PayloadExpiry:
             _log.info("files that no transaction names were removed", count=removed)
         return removed
 
+    def size_bytes(self) -> int:
+        return size_of(self._root)
+
     def _is_old(self, entry: os.DirEntry[str], before: float) -> bool:
         try:
             return all(
@@ -155,7 +149,7 @@ class PayloadExpiry:
 
     def _in_submit(self, entry: os.DirEntry[str]) -> bool:
         return any(
-            self._store.verified_within(Path(found.path), _SUBMIT_S) for found in _walk(entry)
+            self._store.verified_within(Path(found.path), SUBMIT_S) for found in _walk(entry)
         )
 
     def _remove_tree(self, entry: os.DirEntry[str]) -> None:

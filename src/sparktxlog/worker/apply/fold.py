@@ -76,7 +76,7 @@ def rows_of(
     """Read the rows of pieces, each with its place in the log.
 
     Args:
-        root: Payload store, absolute.
+        root: Payload store, an absolute path or a URL.
         columns: Those to read; a file that lacks one gives NULL or its partition's value.
         stage: Bounds to keep where a piece is not whole.
 
@@ -356,7 +356,7 @@ def signatures_by_file(
 
 
 def join_path(root: str, file: StagedFile) -> str:
-    """Return the absolute path of a payload file."""
+    """Return where a payload file is, as Spark names it."""
     return f"{root}/{file.path}"
 
 

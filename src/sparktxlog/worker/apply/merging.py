@@ -73,13 +73,13 @@ class StageRows:
     def __init__(
         self,
         session: SparkSession,
-        payload_root: Path,
+        payload_url: str,
         lake: Lake,
         definition: TableDefinition,
         stage: TableStage,
     ) -> None:
         self._session = session
-        self._root = str(payload_root)
+        self._root = payload_url
         self._lake = lake
         self._table = lake.url_of(definition.name)
         self._definition = definition

@@ -20,18 +20,19 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.codec.partitions import partition_directories
 from sparktxlog.delta.classic_checkpoints import write_classic
 from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_in_log
-from sparktxlog.errors import ApplyError, ManifestMismatchError
-from sparktxlog.files.arrivals import check_bytes
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.tables import OwnCommit
-from sparktxlog.worker.lakes.lake import Lake
+
+if TYPE_CHECKING:
+    from sparktxlog.worker.lakes.lake import Lake
+    from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 #: Files whose digests are computed at the same time.
 _PARALLEL_FILES = 4
@@ -45,12 +46,11 @@ class Placer:
 
     Args:
         lake: Of the replica's tables.
-        payload_root: Payload store that node and worker share.
+        payloads: The files that the log names.
     """
 
-    def __init__(self, lake: Lake, payload_root: Path) -> None:
-        self.lake = lake
-        self.payload_root = payload_root
+    def __init__(self, lake: Lake, payloads: PayloadFiles) -> None:
+        self.lake, self.payloads = lake, payloads
 
     def place(
         self,
@@ -100,7 +100,7 @@ class Placer:
 
     def _bring(self, name: str, file: StagedFile) -> dict[str, Any]:
         path = placed_path(file)
-        changed_ms = self.lake.bring(name, path, file, self.payload_root / file.path)
+        changed_ms = self.lake.bring(name, path, file, self.payloads)
         add = {
             "path": path_in_log(path),
             "partitionValues": file.partition or {},
@@ -134,27 +134,3 @@ def placed_name(path: str) -> str:
     digest = hashlib.sha256(path.encode()).hexdigest()[:16]
     plain = "".join(char if _PLAIN.fullmatch(char) else "_" for char in name)
     return f"{digest}-{plain[-160:]}"
-
-
-def check_payload(file: StagedFile, path: Path) -> None:
-    """Compare a file with its manifest.
-
-    Raises:
-        ApplyError: It is gone, has another size or digest, or cannot be read (definite).
-    """
-    try:
-        with path.open("rb") as source:
-            check_bytes(file, source, path)
-        return
-    except ManifestMismatchError as error:
-        found = error.message
-    except FileNotFoundError:
-        found = f"{file.path!r} is missing"
-    except OSError as error:
-        found = f"{file.path!r} cannot be read: {error.strerror}"
-    raise ApplyError(
-        f"payload file {found}",
-        hint="Something else changed the payload store, or its disk fails; the node "
-        "fetches the file again if another site has it whole.",
-        path=file.path,
-    )

@@ -44,7 +44,7 @@ from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TableP
 from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
 from sparktxlog.worker.apply.fold import rows_of, signatures_of
 from sparktxlog.worker.apply.merging import StageRows, remove_matching
-from sparktxlog.worker.apply.placing import Placer, check_payload, is_checkpoint_due
+from sparktxlog.worker.apply.placing import Placer, is_checkpoint_due
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import (
     OwnCommit,
@@ -55,6 +55,7 @@ from sparktxlog.worker.apply.tables import (
 )
 from sparktxlog.worker.apply.worker_session import marked, read_newest, tagged
 from sparktxlog.worker.lakes.lake import Lake
+from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,7 +103,7 @@ class TableSteps:
     Args:
         session: The worker's separate session.
         lake: Of the replica's tables.
-        payload_root: Payload store that node and worker share.
+        payloads: The files that the log names.
         log_id: Of the log; names the worker's commits.
         tell: Called before each step of a table.
     """
@@ -111,16 +112,16 @@ class TableSteps:
         self,
         session: SparkSession,
         lake: Lake,
-        payload_root: Path,
+        payloads: PayloadFiles,
         log_id: str,
         tell: Callable[[str, Step], None] = lambda table, step: None,
     ) -> None:
         self._session = session
         self._lake = lake
-        self._payload_root = payload_root
+        self._payloads = payloads
         self._log_id = log_id
         self._tell = tell
-        self._placer = Placer(lake, payload_root)
+        self._placer = Placer(lake, payloads)
         #: Table → what distinguishes the newest commit that was examined.
         self._examined: dict[str, Hashable] = {}
         #: Tables that were checked for torn commits; a living process leaves none.
@@ -191,7 +192,7 @@ class TableSteps:
                     pieces = [piece for piece in stage.whole if not piece.claimed]
                     if pieces:
                         columns = definition.columns
-                        rows = rows_of(self._session, str(self._payload_root), columns, pieces)
+                        rows = rows_of(self._session, self._payloads.url, columns, pieces)
                         frames.append((f"{name}/{stage.index}", rows, definition))
             return signatures_of(frames)
 
@@ -211,7 +212,7 @@ class TableSteps:
                 self._check_payloads(steps)
                 appended = _appended(stage, counted.get(f"{name}/{stage.index}"))
                 with StageRows(
-                    self._session, self._payload_root, self._lake, progress.definition, stage
+                    self._session, self._payloads.url, self._lake, progress.definition, stage
                 ) as rows:
                     for step in steps:
                         if step.number <= progress.done:
@@ -238,7 +239,7 @@ class TableSteps:
             if step.kind is StepKind.MERGE:
                 for piece in (*step.stage.keyed, *step.stage.partial, *step.stage.removable):
                     for file in piece.effect.files:
-                        check_payload(file, self._payload_root / file.path)
+                        self._payloads.check(file)
 
     def _examine(
         self, progress: TableProgress, batch: Batch | None

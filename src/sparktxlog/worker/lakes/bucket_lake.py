@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from time import time_ns
 
 import msgspec
@@ -24,7 +23,7 @@ from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
-from sparktxlog.worker.apply.placing import check_payload
+from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 #: Directory of the worker's own objects; Delta ignores the leading underscore.
 OWN = "_sparktxlog"
@@ -74,16 +73,15 @@ class BucketLake:
     def settle(self, name: str, first: int, last: int, *, found: bool = False) -> None:
         """As `Lake.settle`: they are."""
 
-    def bring(self, name: str, path: str, file: StagedFile, source: Path) -> int:
-        """As `Lake.bring`: it is sent, once.
+    def bring(self, name: str, path: str, file: StagedFile, payloads: PayloadFiles) -> int:
+        """As `Lake.bring`: it is sent once, or copied within the bucket.
 
         Raises:
             ApplyError: Also if another object has its name (definite).
         """
-        check_payload(file, source)
         table = self.table(name)
         # Only who has the lock gives this name, and always to the same bytes.
-        if table.create(path, source, alone=True) is Created.OTHER:
+        if payloads.put(file, table, path) is Created.OTHER:
             raise ApplyError(
                 f"{table.url_of(path)} is not the file {file.path} of the log",
                 hint="Somebody else put an object there, which is in no version of the table: "

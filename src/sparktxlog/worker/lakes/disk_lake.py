@@ -9,11 +9,10 @@ from pathlib import Path
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import ApplyError
-from sparktxlog.files.durability import link_new
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
-from sparktxlog.worker.apply.placing import check_payload
 from sparktxlog.worker.apply.settling import settle, undo_torn
+from sparktxlog.worker.lakes.payload_files import PayloadFiles, check_payload
 
 
 class DiskLake:
@@ -55,18 +54,18 @@ class DiskLake:
         """As `Lake.settle`."""
         settle(self.root / name, first, last, found=found)
 
-    def bring(self, name: str, path: str, file: StagedFile, source: Path) -> int:
+    def bring(self, name: str, path: str, file: StagedFile, payloads: PayloadFiles) -> int:
         """As `Lake.bring`: the file gets a second name, or is copied."""
         target = self.root / name / path
         while True:
             try:
-                fresh = link_new(source, target)
+                fresh = payloads.give(file, target)
             except FileNotFoundError as error:
                 raise ApplyError(
-                    f"payload file {source} is missing",
+                    f"payload file {payloads.url}/{file.path} is missing",
                     hint="Node and worker must share the payload store, "
                     "and it must hold what was not applied yet.",
-                    path=str(source),
+                    path=file.path,
                 ) from error
             try:
                 check_payload(file, target)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from pathlib import Path
 from typing import Protocol
 
 from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
+from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 
 class Lake(Protocol):
@@ -56,7 +56,7 @@ class Lake(Protocol):
             found: They were found after a failure.
         """
 
-    def bring(self, name: str, path: str, file: StagedFile, source: Path) -> int:
+    def bring(self, name: str, path: str, file: StagedFile, payloads: PayloadFiles) -> int:
         """Put a payload file below a table, once it was compared with its manifest.
 
         It may be repeated.

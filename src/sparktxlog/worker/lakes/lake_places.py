@@ -8,11 +8,12 @@ from sparktxlog.errors import LockedError, NotOfferedError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.model.buckets import bucket_url
+from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.model.ids import local_path
 from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
+from sparktxlog.worker.lakes.payload_files import PayloadFiles, StagedInBucket, StagedOnDisk
 
 #: How long a request is repeated: what begins while a lock is held ends before it expires, unless
 #: an answer stands still.
@@ -72,6 +73,20 @@ def _store_at(lake: str, settings: StoreSettings) -> BucketStore:
     store = store_at(lake, settings, field="lake")
     assert isinstance(store, BucketStore)
     return store
+
+
+def payloads_at(payloads: str) -> PayloadFiles:
+    """Return the files of a payload store, in a directory or in a bucket; only read.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `store_at`.
+    """
+    place = bucket_url(payloads, "payloads")
+    if place is None:
+        return StagedOnDisk(Path(payloads))
+    settings = StoreSettings.of_environment(_PATIENCE_S)
+    bucket = store_at(whole_bucket(place), settings, field="payloads")
+    return StagedInBucket(_store_at(payloads, settings), bucket, place.prefix)
 
 
 def lake_at(lake: str | Path) -> Lake:

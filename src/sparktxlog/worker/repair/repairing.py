@@ -58,6 +58,7 @@ from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
 from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.lake_places import payloads_at
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.local_replica import inline_extent
@@ -411,7 +412,7 @@ class TableRepair:
 
     def _replay(self, name: str) -> None:
         """Apply the log to one table, up to the replica's position."""
-        lake, payloads = DiskLake(self.lake), Path(self.info.payload_root)
+        lake, payloads = DiskLake(self.lake), payloads_at(self.info.payloads)
         steps = TableSteps(self.session, lake, payloads, self.state.log_id)
         while self.state.tables[name].position < self.state.position:
             self._replay_batch(name, steps)
@@ -439,7 +440,7 @@ class TableRepair:
                 replace(segment, effects=tuple(e for e in segment.effects if _concerns(e, table)))
                 for segment in found
             ],
-            inline_extent(Path(self.info.payload_root), found[-1].last),
+            inline_extent(payloads_at(self.info.payloads), found[-1].last),
             position=table.position,
             known=() if table.version < 0 else (name,),
         )

@@ -17,10 +17,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from sparktxlog.errors import (
@@ -52,6 +50,8 @@ from sparktxlog.worker.apply.batches import (
 )
 from sparktxlog.worker.apply.cutting import cut_segments
 from sparktxlog.worker.apply.steps import Counted, TableProgress, TableSteps
+from sparktxlog.worker.lakes.lake_places import payloads_at
+from sparktxlog.worker.lakes.payload_files import PayloadFiles
 from sparktxlog.worker.replica.batch_watch import BatchWatch
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
@@ -92,7 +92,7 @@ class Replica:
         self.state: ReplicaState = directory.load()
         self._session = session
         self._node_id = info.node_id
-        self._payload_root = Path(info.payload_root)
+        self._payloads = payloads_at(info.payloads)
         self._signature_interval = info.signature_interval
         self._steps: TableSteps | None = None
         #: Table → end of the batch in which a step of it failed, and why.
@@ -151,7 +151,7 @@ class Replica:
         unread: dict[str, ApplyError] = {}
         batch = plan_batch(
             segments,
-            _noting(inline_extent(self._payload_root, segments[-1].last), unread),
+            _noting(inline_extent(self._payloads, segments[-1].last), unread),
             position=position,
             chain_hash=chain_hash,
             known=self.state.tables,
@@ -280,7 +280,7 @@ class Replica:
         try:
             self.directory.save(self.state)
             self._session.range(1).count()
-            return self._payload_root.is_dir()
+            return self._payloads.is_there()
         except Exception:
             _logger.exception("the site does not work")
             return False
@@ -343,7 +343,7 @@ class Replica:
         """Return what makes the commits; one object for all batches, as it keeps tables open."""
         if self._steps is None:
             self._steps = TableSteps(
-                self._session, self.directory.place, self._payload_root, log_id, self._watch.step
+                self._session, self.directory.place, self._payloads, log_id, self._watch.step
             )
         return self._steps
 
@@ -426,14 +426,14 @@ def _noting(read: Extent, unread: dict[str, ApplyError]) -> Extent:
     return noted
 
 
-def inline_extent(payload_root: Path, last: int) -> Extent:
+def inline_extent(payloads: PayloadFiles, last: int) -> Extent:
     """Return a function: inline effect → places of its first and last row up to a position."""
 
     def read(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
         places: list[LogPlace] = []
         for file in effect.files:
             try:
-                rows = pq.read_table(payload_root / file.path, columns=[POSITION_COLUMN, OP_COLUMN])
+                rows = payloads.read(file, (POSITION_COLUMN, OP_COLUMN))
             except (OSError, ArrowException) as error:
                 raise ApplyError(
                     f"inline file {file.path} of table {effect.table!r} cannot be read: {error}",

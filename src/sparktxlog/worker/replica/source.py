@@ -65,12 +65,13 @@ class NodeInfo:
 
     node_id: str
     log_id: str
-    #: Absolute paths that node and worker share.
+    #: Absolute paths that node and worker share, unless there is a bucket instead.
     payload_root: str
     lake_root: str
     signature_interval: int
-    #: The prefix in a bucket that has the row tables instead; None = none.
+    #: The prefixes in a bucket that have the row tables, and the payloads, instead; None = none.
     lake_url: str | None = None
+    payload_url: str | None = None
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
@@ -90,6 +91,11 @@ class NodeInfo:
     worker_token_file: str = ""
     #: Whether scheduled upkeep may run now.
     maintenance_open: bool = True
+
+    @property
+    def payloads(self) -> str:
+        """Where the files that the log names are: a directory, or the URL of a bucket."""
+        return self.payload_url or self.payload_root
 
     @property
     def lake(self) -> str:

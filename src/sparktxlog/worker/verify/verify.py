@@ -45,7 +45,8 @@ from sparktxlog.worker.apply.placing import placed_name
 from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
 from sparktxlog.worker.apply.worker_session import applier_session, read_version, tagged
 from sparktxlog.worker.lakes.lake import Lake
-from sparktxlog.worker.lakes.lake_places import lake_at
+from sparktxlog.worker.lakes.lake_places import lake_at, payloads_at
+from sparktxlog.worker.lakes.payload_files import PayloadFiles
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaState, ReplicaTable, applied_state
 from sparktxlog.worker.verify.table_verification import verdict_lines
@@ -148,7 +149,7 @@ def verify_replica(
         for replica in source.replicas()
         if replica["position"] == state.position and replica["node_id"] != info.node_id
     }
-    search = _Search(session, source, Path(info.payload_root), found_at, state.position)
+    search = _Search(session, source, payloads_at(info.payloads), found_at, state.position)
     findings = []
     for name in sorted((set(tables) or state.tables.keys()) & state.tables.keys()):
         table = state.tables[name]
@@ -330,11 +331,16 @@ class _Search:
     """Searches the log for the cause of a difference."""
 
     def __init__(
-        self, session: SparkSession, source: HttpLogSource, root: Path, lake: Lake, position: int
+        self,
+        session: SparkSession,
+        source: HttpLogSource,
+        payloads: PayloadFiles,
+        lake: Lake,
+        position: int,
     ) -> None:
         self._session = session
         self._source = source
-        self._root = root
+        self._payloads = payloads
         self._lake = lake
         self._position = position
 
@@ -405,14 +411,14 @@ class _Search:
     def _compare_claims(self, definition: TableDefinition, effects: list[TableEffect]) -> list[str]:
         """Recount effects file by file, in one Spark job."""
         pieces = [Piece(effect=effect, whole=True) for effect in effects]
-        rows = rows_of(self._session, str(self._root), definition.columns, pieces)
+        rows = rows_of(self._session, self._payloads.url, definition.columns, pieces)
         counted = rows.groupBy(F.col(FILE_COLUMN)).agg(*signature_columns(definition)).collect()
         by_file = {row[FILE_COLUMN]: signature_from(row) for row in counted}
         found = []
         for effect in effects:
             total = EMPTY_SIGNATURE
             for file in effect.files:
-                path = quoted_path(join_path(str(self._root), file))
+                path = quoted_path(join_path(self._payloads.url, file))
                 total += by_file.get(path, EMPTY_SIGNATURE)
             if total != TableSignature.from_text(effect.claim):
                 found.append(
@@ -422,7 +428,7 @@ class _Search:
         return found
 
     def _is_there(self, effect: TableEffect) -> bool:
-        return all((self._root / file.path).exists() for file in effect.files)
+        return all(map(self._payloads.has, effect.files))
 
     def _ranges(self, table: str, *, of_rows: bool = True) -> Iterator[list[TableEffect]]:
         """Yield the effects on a table up to the applied position, in ranges of the log.

@@ -22,6 +22,7 @@ from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def placed(log: LogBuilder, definition: TableDefinition) -> Path:
     create_table(lake / "t", definition, "{}", {"appId": "a", "version": 0})
     log.publish()
     files = [file for effect in log.segments[-1].effects for file in effect.files]
-    Placer(DiskLake(lake), log.payloads).place(definition, files, own_commit(1), 0)
+    Placer(DiskLake(lake), StagedOnDisk(log.payloads)).place(definition, files, own_commit(1), 0)
     return lake / "t"
 
 

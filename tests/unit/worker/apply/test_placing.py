@@ -26,6 +26,7 @@ from sparktxlog.worker.apply.batches import STEPS
 from sparktxlog.worker.apply.placing import Placer, is_checkpoint_due, placed_name, placed_path
 from sparktxlog.worker.apply.tables import create_table, read_commit
 from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 
 
 def test_names_are_plain_and_tell_files_apart() -> None:
@@ -51,7 +52,7 @@ def placer(tmp_path: Path, *, partitioned: bool = False) -> tuple[LogBuilder, Pl
     definition = table("t", "id bigint, p string", partition_by=["p"] if partitioned else [])
     create_table(tmp_path / "lake" / "t", definition, "{}", {"appId": "a", "version": 0})
     log.transaction().create(definition)
-    return log, Placer(DiskLake(tmp_path / "lake"), log.payloads)
+    return log, Placer(DiskLake(tmp_path / "lake"), StagedOnDisk(log.payloads))
 
 
 def staged(tmp_path: Path) -> tuple[LogBuilder, Placer, StagedFile]:

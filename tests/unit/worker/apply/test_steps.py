@@ -22,6 +22,7 @@ from sparktxlog.worker.apply.merging import StageRows
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps
 from sparktxlog.worker.apply.tables import OwnCommit, create_table
 from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 
 TABLE = table("t", "id bigint", keys=["id"])
 CLAIM = TableSignature(rows=2, lane0=7, lane1=9)
@@ -31,7 +32,7 @@ class Recorder(TableSteps):
     """Notes each step, with the rows that it brings as a whole, instead of a Delta commit."""
 
     def __init__(self, log: LogBuilder, lake: Path) -> None:
-        super().__init__(Mock(), DiskLake(lake), log.payloads, "test")
+        super().__init__(Mock(), DiskLake(lake), StagedOnDisk(log.payloads), "test")
         self.made: list[tuple[StepKind, int, bool]] = []
 
     def run_step(

@@ -1,0 +1,107 @@
+"""Removes payload files from a bucket, and what is left of them in the node's directory."""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from time import time
+
+import structlog
+
+from sparktxlog.files.foreign_files import INCOMING
+from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.payload_expiry import (
+    SUBMIT_S,
+    PayloadExpiry,
+    is_expired,
+    named_tops,
+)
+from sparktxlog.storage.payloads.payload_store import PayloadStore, PayloadUpkeep
+from sparktxlog.storage.segments.publishing import INLINE_DIRECTORY
+
+_log = structlog.get_logger("sparktxlog.storage")
+
+
+def upkeep_of(store: PayloadStore) -> PayloadUpkeep:
+    """Return what removes files of a payload store."""
+    if isinstance(store, BucketPayloads):
+        return BucketExpiry(store)
+    assert isinstance(store, LocalPayloadStore)
+    return PayloadExpiry(store)
+
+
+class BucketExpiry(PayloadUpkeep):
+    """Removes files of a payload store in a bucket.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: BucketPayloads) -> None:
+        self._store, self._here = store, PayloadExpiry(store.here)
+
+    def remove(self, relatives: Iterable[str]) -> int:
+        names = list(relatives)
+        self._remove(names)
+        self._here.remove(names)
+        return len(names)
+
+    def remove_inline(self, kept_after: int) -> int:
+        there = defaultdict[str, list[str]](list)
+        for found in self._store.proved.list(INLINE_DIRECTORY):
+            directory = found.key.removeprefix(f"{INLINE_DIRECTORY}/").partition("/")[0]
+            if is_expired(directory, kept_after):
+                there[directory].append(found.key)
+        self._remove([key for keys in there.values() for key in keys])
+        self._here.remove_inline(kept_after)
+        return len(there)
+
+    def remove_unnamed(
+        self,
+        journal: Journal,
+        kept_after: int,
+        older_than_s: float,
+        *,
+        unfinished_s: float | None = None,
+        given_up: Collection[str] = (),
+    ) -> int:
+        now, newest = self._now_s(), dict[str, float]()
+        for found in self._store.proved.list():
+            top, _, below = found.key.partition("/")
+            if below and top not in (INCOMING, INLINE_DIRECTORY):
+                newest[top] = max(newest.get(top, 0.0), found.changed_s)
+        before = now - older_than_s
+        old = [top for top, at in newest.items() if top in given_up or at < before]
+        removed = 0
+        if old:
+            # Read after the ages: files of later submits were verified a moment ago.
+            named = named_tops(journal, kept_after)
+            for top in old:
+                if top not in named and not self._store.verified_within(top, SUBMIT_S):
+                    self._remove([found.key for found in self._store.proved.list(top)])
+                    removed += 1
+        if removed:
+            _log.info("objects that no transaction names were removed", count=removed)
+        return removed + self._here.remove_unnamed(
+            journal, kept_after, older_than_s, unfinished_s=unfinished_s, given_up=given_up
+        )
+
+    def size_bytes(self) -> int:
+        return sum(found.size_bytes for found in self._store.proved.list())
+
+    def _remove(self, keys: Collection[str]) -> None:
+        for key in keys:
+            self._store.forget(key)
+        if keys:
+            self._store.proved.remove(keys)
+
+    def _now_s(self) -> float:
+        """Return the time by the earlier of two clocks, the bucket's and this machine's."""
+        key, store = f"{INCOMING}/clock-{secrets.token_hex(8)}", self._store.proved
+        store.create(key, b"")
+        found = store.find(key)
+        store.remove([key])
+        return time() if found is None else min(time(), found.changed_s)
