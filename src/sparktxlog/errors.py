@@ -447,7 +447,7 @@ class LeaseGoneError(StorageError, code="lease-gone", definite=True, http_status
 
 
 class FileChangedError(StorageError, code="file-changed", definite=True, http_status=410):
-    """A pinned file has changed since it was pinned."""
+    """A pinned file has changed since it was pinned, or an object while it was read."""
 
 
 class LockedError(StorageError, code="locked", definite=True):

@@ -1,4 +1,4 @@
-"""A node whose row tables lie in a bucket: what it shows of them, and what it does not lend."""
+"""A node whose row tables lie in a bucket: what it shows of them, and what it lends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from tests.support.replica_lakes import report_of
 from tests.support.store_servers import BUCKET, StoreServer
 
 from sparktxlog.errors import NotFoundError
+from sparktxlog.files.stores.object_pins import pinned_paths
 from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.model.signature import EMPTY_SIGNATURE
+from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.runtime.donors.donor_sizes import missing_bytes
 from sparktxlog.worker.apply.tables import create_table
 
 
@@ -39,10 +44,15 @@ def settings(server: StoreServer, prefix: str, endpoint: str = "") -> dict[str, 
     }
 
 
-def report(node: Any, position: int, lake: str) -> dict[str, Any]:
+def report(
+    node: Any, position: int, lake: str, definition: TableDefinition | None = None
+) -> dict[str, Any]:
     status = node.status() | {"position": position}
     made = report_of(status, 0, "worker of A")
-    tables = {"orders": made.tables["t"]}
+    table = made.tables["t"]
+    if definition is not None:
+        table = replace(table, schema=definition.fingerprint(), signature=EMPTY_SIGNATURE)
+    tables = {"orders": table}
     found: dict[str, Any] = msgspec.to_builtins(replace(made, tables=tables))
     return found | {"lake": lake}
 
@@ -72,8 +82,21 @@ def test_row_tables_in_a_bucket_are_shown_where_they_are(
             assert info["lake_root"] == str(node.config.lake_dir)
             _, described = await caller.ask("GET", "/v1/descriptions/orders")
             assert described["location"] == f"{url}/orders"
-            with pytest.raises(NotFoundError, match=f"lie in {url}"):
+            with pytest.raises(NotFoundError, match="no applied replica"):
                 await node.donor.lend("w")
+            body = report(node, node.status()["position"], url, definition)
+            status, answer = await caller.ask("POST", "/v1/worker/reports", body)
+            assert answer["verdict"] == "IN_SYNC", answer
+            lease = await node.donor.lend("w")
+            (offered,) = lease.tables
+            assert [file.path for file in offered.files] == [commit_file_name(0)]
+            given = (lease.lease_id, lease.token, "orders", commit_file_name(0))
+            chunk = await node.donor.chunk(*given, 0, lease.chunk_bytes, packed=False)
+            assert bytes(chunk.data) == store.read(f"orders/{commit_file_name(0)}")
+            assert pinned_paths(node.config.lake_dir) == {"orders": {commit_file_name(0)}}
+            size = await node.donor.size()
+            assert missing_bytes(size, store) == 0
+            node.donor.release(lease.lease_id, lease.token)
             store.remove([one.key for one in store.list("orders")])
             assert (await caller.ask("GET", path_of("orders")))[0] == 404
 

@@ -27,7 +27,7 @@ from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.verify import verify_replica
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from sparktxlog.api.connect import TxLog
 
@@ -92,6 +92,10 @@ def apply_at(spark: SparkSession, url: str, at_least: int) -> dict[str, Any]:
             name: sorted(json.dumps(row.asDict()) for row in log.table(name).collect())
             for name in state.tables
         },
+        "by_format": {
+            name: sorted(json.dumps(row.asDict()) for row in by_format(spark, url, name).collect())
+            for name in state.tables
+        },
         "by_view": {
             name: spark.table(f"site.{name}").count()
             for name in state.tables
@@ -101,6 +105,11 @@ def apply_at(spark: SparkSession, url: str, at_least: int) -> dict[str, Any]:
         "found": found.lines(),
         "requests": counts,
     }
+
+
+def by_format(spark: SparkSession, url: str, name: str) -> DataFrame:
+    """Return a table as the data source reads it, file by file."""
+    return spark.read.format("txlog").option("url", url).load(name)
 
 
 def refused(url: str, other: Path) -> str:

@@ -83,6 +83,7 @@ def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites) -> None:
     a, b = found["a"], found["b"]
     assert not a["diverged"] and not b["diverged"]
     assert b["rows"] == a["rows"] and b["signatures"] == a["signatures"]
+    assert b["by_format"] == b["rows"] and a["by_format"] == a["rows"]
     assert b["by_view"] == a["by_view"] == {name: len(rows) for name, rows in a["rows"].items()}
     assert a["sound"] and b["sound"], b["found"]
     assert "is owned by another worker" in found["second worker"]

@@ -8,15 +8,15 @@ was pinned is refused, before and after reading.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import zstandard
 
-from sparktxlog.errors import FileChangedError, InvalidRequestError, StorageError
-from sparktxlog.files.pins import FileIdentity, PinnedFile
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.files.pins import Pinned
 
 #: Levels of compression, in the order in which they are tried.  The first takes 2/3 of the time of
 #: the second, and finds repeated bytes only.  Both are done with noise at once.
@@ -74,12 +74,12 @@ class ChunkReader:
         self._chunk_bytes = chunk_bytes
         self._max_digests = max_digests
         #: File → chunk number → binary SHA-256; the least recently used file comes first.
-        self._known: OrderedDict[FileIdentity, dict[int, bytes]] = OrderedDict()
+        self._known: OrderedDict[Hashable, dict[int, bytes]] = OrderedDict()
         self._digests = 0
         self._lock = threading.Lock()
         self._scratch = _Scratch()
 
-    def read(self, file: PinnedFile, offset: int, length: int, compress: bool = False) -> Chunk:
+    def read(self, file: Pinned, offset: int, length: int, compress: bool = False) -> Chunk:
         """Return up to `length` bytes of a file from `offset` on, fewer at its end.
 
         Args:
@@ -93,10 +93,10 @@ class ChunkReader:
             StorageError: The disk fails.
         """
         self._check_range(file, offset, length)
-        length = min(length, file.identity.size_bytes - offset)
+        length = min(length, file.size_bytes - offset)
         # What is sent as it is needs its own memory until then.
         plain = self._scratch.buffer(length) if compress else memoryview(bytearray(length))
-        self._fill(file, offset, plain)
+        file.fill(offset, plain)
         digest = self._digest_of(file, offset, plain).hex()
         packed = self._scratch.compress(plain) if compress else None
         if packed is not None:
@@ -105,28 +105,27 @@ class ChunkReader:
             data = memoryview(bytearray(plain)) if compress else plain
         return Chunk(data=data, digest=digest, packed=packed is not None, file_bytes=length)
 
-    def file_digests(self, file: PinnedFile) -> str:
+    def file_digests(self, file: Pinned) -> str:
         """Return the SHA-256 of a file's chunks, hexadecimal; only those not known are read.
 
         Raises:
             FileChangedError, StorageError: As `read`.
         """
-        size, found = file.identity.size_bytes, list[str]()
-        if _identity_at(file) != file.identity:
-            raise _changed(file)
+        size, found = file.size_bytes, list[str]()
+        file.check()
         for number, offset in enumerate(range(0, size, self._chunk_bytes)):
             digest = self._recall(file.identity, number)
             if digest is None:
                 plain = self._scratch.buffer(min(self._chunk_bytes, size - offset))
-                self._fill(file, offset, plain)
+                file.fill(offset, plain)
                 digest = self._digest_of(file, offset, plain)
             found.append(digest.hex())
         return "".join(found)
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _check_range(self, file: PinnedFile, offset: int, length: int) -> None:
-        size = file.identity.size_bytes
+    def _check_range(self, file: Pinned, offset: int, length: int) -> None:
+        size = file.size_bytes
         if offset % self._chunk_bytes or not 0 <= offset < max(size, 1):
             raise InvalidRequestError(
                 f"offset is {offset}, expected a multiple of {self._chunk_bytes} below the file's "
@@ -142,34 +141,11 @@ class ChunkReader:
                 value=length,
             )
 
-    def _fill(self, file: PinnedFile, offset: int, into: memoryview) -> None:
-        try:
-            descriptor = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise _changed(file) from error
-        except OSError as error:
-            raise _unreadable(file, error) from error
-        try:
-            if FileIdentity.of(os.fstat(descriptor)) != file.identity:
-                raise _changed(file)
-            done = 0
-            while done < len(into):
-                count = os.preadv(descriptor, [into[done:]], offset + done)
-                if not count:
-                    break
-                done += count
-            if done != len(into) or FileIdentity.of(os.fstat(descriptor)) != file.identity:
-                raise _changed(file)
-        except OSError as error:
-            raise _unreadable(file, error) from error
-        finally:
-            os.close(descriptor)
-
     # -- digests -----------------------------------------------------------------------------------
 
-    def _digest_of(self, file: PinnedFile, offset: int, plain: memoryview) -> bytes:
+    def _digest_of(self, file: Pinned, offset: int, plain: memoryview) -> bytes:
         """Return the SHA-256 of bytes just read; that of a whole known chunk from memory."""
-        if len(plain) < min(self._chunk_bytes, file.identity.size_bytes - offset):
+        if len(plain) < min(self._chunk_bytes, file.size_bytes - offset):
             return hashlib.sha256(plain).digest()
         number = offset // self._chunk_bytes
         digest = self._recall(file.identity, number)
@@ -180,11 +156,11 @@ class ChunkReader:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def _recall(self, identity: FileIdentity, number: int) -> bytes | None:
+    def _recall(self, identity: Hashable, number: int) -> bytes | None:
         with self._lock:
             return self._known.get(identity, {}).get(number)
 
-    def _remember(self, identity: FileIdentity, number: int, digest: bytes) -> None:
+    def _remember(self, identity: Hashable, number: int, digest: bytes) -> None:
         with self._lock:
             known = self._known.setdefault(identity, {})
             self._known.move_to_end(identity)
@@ -193,24 +169,3 @@ class ChunkReader:
             while self._digests > self._max_digests and len(self._known) > 1:
                 _, oldest = self._known.popitem(last=False)
                 self._digests -= len(oldest)
-
-
-def _identity_at(file: PinnedFile) -> FileIdentity:
-    try:
-        return FileIdentity.of(os.stat(file.location, follow_symlinks=False))  # noqa: PTH116
-    except FileNotFoundError as error:
-        raise _changed(file) from error
-    except OSError as error:
-        raise _unreadable(file, error) from error
-
-
-def _changed(file: PinnedFile) -> FileChangedError:
-    return FileChangedError(
-        f"{file.path} is no longer the file that was pinned",
-        hint="Ask for a new lease if the copy needs this file.",
-        path=file.path,
-    )
-
-
-def _unreadable(file: PinnedFile, error: OSError) -> StorageError:
-    return StorageError(f"{file.path} cannot be read: {error.strerror}", path=file.path)

@@ -18,16 +18,75 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from sparktxlog.errors import DiskFullError, NotFoundError, StorageError
+from sparktxlog.errors import DiskFullError, FileChangedError, NotFoundError, StorageError
 from sparktxlog.model.copying import OfferedFile
 
 #: Below the lake; Delta ignores the leading underscore.
 OWN_DIRECTORY = "_sparktxlog"
 _LEASES = "leases"
+
+
+class Pinned(Protocol):
+    """A pinned file, or object of a bucket; its methods block.
+
+    Raises:
+        FileChangedError: It is no longer what was pinned (definite).
+        StorageError: It cannot be read.
+    """
+
+    @property
+    def path(self) -> str:
+        """Relative to the table's directory, with slashes."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Differs from that of all other bytes."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it has."""
+
+    def offered(self) -> OfferedFile:
+        """Return it as leases list it."""
+
+    def check(self) -> None:
+        """Return if it is what was pinned."""
+
+    def fill(self, offset: int, into: memoryview) -> None:
+        """Read bytes from an offset on; the file has as many."""
+
+
+class Pinning(Protocol):
+    """Pins what a replica's tables consist of; its methods block.
+
+    Raises:
+        StorageError: As the disk, or the `Store`, says.
+    """
+
+    def pin(self, lease_id: str, tables: Iterable[str]) -> Mapping[str, tuple[Pinned, ...]]:
+        """Pin all of some tables; return it by table, ascending by path.
+
+        If that fails, nothing stays pinned.
+
+        **After calling**: check that what the copy needs is among the files.
+
+        Args:
+            lease_id: A new name that can name a directory.
+
+        Raises:
+            NotFoundError: The lake has no such table (definite).
+        """
+
+    def release(self, lease_id: str) -> bool:
+        """Remove the pins of a lease; False: some are left, and the next start removes them."""
+
+    def release_others(self, live: Collection[str] = ()) -> Sequence[str]:
+        """Remove the pins of all leases except the live ones; return the removed leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +113,70 @@ class PinnedFile:
     location: str
     identity: FileIdentity
 
+    @property
+    def size_bytes(self) -> int:
+        """As `Pinned.size_bytes`."""
+        return self.identity.size_bytes
+
     def offered(self) -> OfferedFile:
-        """Return the file as leases list it."""
+        """As `Pinned.offered`."""
         return OfferedFile(
             path=self.path,
             size_bytes=self.identity.size_bytes,
             modified_at=self.identity.modified_ns // 1000,
         )
 
+    def check(self) -> None:
+        """As `Pinned.check`."""
+        try:
+            found = FileIdentity.of(os.stat(self.location, follow_symlinks=False))  # noqa: PTH116
+        except FileNotFoundError as error:
+            raise changed(self.path) from error
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        if found != self.identity:
+            raise changed(self.path)
+
+    def fill(self, offset: int, into: memoryview) -> None:
+        """As `Pinned.fill`."""
+        try:
+            descriptor = os.open(self.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise changed(self.path) from error
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        try:
+            if FileIdentity.of(os.fstat(descriptor)) != self.identity:
+                raise changed(self.path)
+            done = 0
+            while done < len(into):
+                count = os.preadv(descriptor, [into[done:]], offset + done)
+                if not count:
+                    break
+                done += count
+            if done != len(into) or FileIdentity.of(os.fstat(descriptor)) != self.identity:
+                raise changed(self.path)
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        finally:
+            os.close(descriptor)
+
+
+def changed(path: str) -> FileChangedError:
+    """Return the error of a file that is no longer what was pinned."""
+    return FileChangedError(
+        f"{path} is no longer the file that was pinned",
+        hint="Ask for a new lease if the copy needs this file.",
+        path=path,
+    )
+
+
+def _unreadable(path: str, error: OSError) -> StorageError:
+    return StorageError(f"{path} cannot be read: {error.strerror}", path=path)
+
 
 class Pins:
-    """Hard links below one lake; every method blocks and may be called from any thread.
+    """Hard links below one lake; methods are those of `Pinning`, for any thread.
 
     Args:
         lake: Root of the replica's tables.
@@ -75,17 +187,10 @@ class Pins:
         self._root = self._lake / OWN_DIRECTORY / _LEASES
 
     def pin(self, lease_id: str, tables: Iterable[str]) -> dict[str, tuple[PinnedFile, ...]]:
-        """Link every file of the tables' directories; return them by table, ascending by path.
+        """As `Pinning.pin`: every file of their directories is linked.
 
         Files that disappear meanwhile (temporary files of a writer), other than regular files, and
-        names that are not UTF-8, which Delta never uses, are left out.  If pinning fails, nothing
-        stays pinned.
-
-        **After calling**: check that what the copy needs is among the files.
-
-        Args:
-            lease_id: A new name that can name a directory.
-            tables: Names of tables, each a directory of the lake.
+        names that are not UTF-8, which Delta never uses, are left out.
 
         Raises:
             NotFoundError: The lake has no such table (definite).
@@ -100,13 +205,13 @@ class Pins:
             raise
 
     def release(self, lease_id: str) -> bool:
-        """Remove the pins of a lease; False: some are left, and the next start removes them."""
+        """As `Pinning.release`."""
         base = self._root / lease_id
         shutil.rmtree(base, ignore_errors=True)
         return not base.exists()
 
     def release_others(self, live: Collection[str] = ()) -> list[str]:
-        """Remove the pins of all leases except the live ones; return the removed leases."""
+        """As `Pinning.release_others`."""
         try:
             found = sorted(entry.name for entry in os.scandir(self._root))
         except FileNotFoundError:

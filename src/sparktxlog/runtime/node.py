@@ -36,6 +36,7 @@ from sparktxlog.runtime.commit.wait_history import MOST, WaitHistory
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
+from sparktxlog.runtime.commit_tables.site_places import lake_of
 from sparktxlog.runtime.commit_tables.table_descriptions import TableDescriptions
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
@@ -104,8 +105,9 @@ class Node:
         #: Epochs, for operators.
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
-        self.all_replicas = AllReplicas(base, self.core, self.log, self.replicas, transfers)
-        self.donor = Donor(base, self.replicas, throttle)
+        lake = lake_of(base.config, base.metrics)
+        self.all_replicas = AllReplicas(base, self.core, self.log, self.replicas, transfers, lake)
+        self.donor = Donor(base, self.replicas, throttle, lake)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared
@@ -123,7 +125,7 @@ class Node:
         #: Transactions over several of them.
         self.several_commits = SeveralCommits(base, self._submits, self.catalog)
         #: Row tables, as the same catalogs show them.
-        self.row_tables = RowTables(base)
+        self.row_tables = RowTables(base, lake)
         #: What both kinds of tables are.
         self.descriptions = TableDescriptions(base, self.row_tables, self.catalog)
         self.open_transactions = OpenTransactions(base.budgets)

@@ -3,18 +3,22 @@
 The node says which Delta version of the table belongs to the newest position that is applied whole,
 so a read shows no parts of transactions, also while a worker is in the middle of a batch.  Spark's
 own reader of Delta (`log.table`) skips columns and files; a data source of Python reads them all.
+
+A table in a bucket is read by planner and tasks as the environment of their processes says.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -24,9 +28,11 @@ from sparktxlog.api.staging.staged_append import timeout_of
 from sparktxlog.api.streams.table_changes import partition_value
 from sparktxlog.codec.calendars import SPARK_READS_IT, batches_of, open_parquet
 from sparktxlog.delta.deletion_vectors import deleted_rows
+from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import DivergedError, NotAppliedError, NotOfferedError, StaleSchemaError
+from sparktxlog.errors import DivergedError, NotAppliedError, StaleSchemaError
 from sparktxlog.model.ids import table_name
+from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 
 if TYPE_CHECKING:
     from sparktxlog.api.nodes import Nodes
@@ -36,8 +42,11 @@ class _File(InputPartition):
     """A data file, the values of its partition columns, and which of its rows are not there."""
 
     def __init__(
-        self, path: str, values: Mapping[str, str | None], deleted: NDArray[np.int64]
+        self, table: str, path: str, values: Mapping[str, str | None], deleted: NDArray[np.int64]
     ) -> None:
+        #: Path or URL of the table.
+        self.table = table
+        #: Below the table.
         self.path = path
         #: Name in files → value, as Delta writes it.
         self.values = values
@@ -49,13 +58,13 @@ class _File(InputPartition):
 class TableVersion:
     """A Delta table at one version."""
 
-    path: Path
+    place: TablePlace
     log: LogState
 
     @classmethod
-    def read(cls, path: Path, version: int | None = None) -> TableVersion:
+    def read(cls, place: TablePlace, version: int | None = None) -> TableVersion:
         """Return a version, None = the newest; errors as `LogState.read`."""
-        return cls(path, LogState.read(path, version, known=True))
+        return cls(place, LogState.read(place, version, known=True))
 
 
 def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersion:
@@ -69,7 +78,9 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersi
     Raises:
         UnknownTableError: The log has no such table (definite).
         NotAppliedError: No worker has applied it here (definite).
-        NotOfferedError: It lies in a bucket (definite).
+        MissingDependencyError: It lies in a bucket, and what reaches that is not installed
+            (definite).
+        StorageError: As `Store`.
     """
     definition = link.table(table_name(name))
     answer = link.get(
@@ -90,14 +101,29 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersi
             hint=f"Repair it: sparktxlog repair {definition.name}.",
             table=definition.name,
         )
-    if not str(found["uri"]).startswith("/"):
-        raise NotOfferedError(
-            f"format('txlog') reads no table in a bucket: {definition.name!r} lies in "
-            f"{found['uri']}",
-            hint="Read it by log.table, by SQL, or by its URL.",
-            table=definition.name,
-        )
-    return TableVersion.read(Path(found["uri"]), int(found["version"]))
+    return TableVersion.read(_place_at(str(found["uri"])), int(found["version"]))
+
+
+def _place_at(table: str) -> TablePlace:
+    """Return the place of a table's path or URL."""
+    return bucket_at(table) if is_in_bucket(table) else Path(table)
+
+
+@contextmanager
+def _opened(file: _File) -> Iterator[pq.ParquetFile]:
+    """Open a data file; one of a bucket is read as it is needed.
+
+    Raises:
+        ObjectMissingError: Nothing is there any more (definite).
+        StorageError: As `Store`.
+    """
+    place = _place_at(file.table)
+    with ExitStack() as opened:
+        # The library maps what lies on a disk.
+        source = place / file.path if isinstance(place, Path) else place.reader(file.path)
+        if not isinstance(source, Path):
+            opened.enter_context(source)
+        yield opened.enter_context(open_parquet(source))
 
 
 def schema_of(table: TableVersion) -> StructType:
@@ -126,9 +152,10 @@ class TableFilesReader(DataSourceReader):
         self._stored = {column: stored for stored, column in table.log.names_in_files.items()}
         self._files: list[InputPartition] = [
             _File(
-                str(table.path / path),
+                store_of(table.place).url,
+                path,
                 add.get("partitionValues") or {},
-                deleted_rows(table.path, add),
+                deleted_rows(table.place, add),
             )
             for path, add in table.log.adds.items()
         ]
@@ -142,7 +169,7 @@ class TableFilesReader(DataSourceReader):
         if not isinstance(partition, _File):
             return
         first = 0
-        with open_parquet(partition.path) as file:
+        with _opened(partition) as file:
             for batch in batches_of(file, partition.path, SPARK_READS_IT):
                 rows = pa.record_batch(
                     [self._column(batch, field, partition) for field in self._schema],

@@ -27,7 +27,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from sparktxlog.errors import ConfigError, StorageError
+from sparktxlog.errors import ConfigError, FileChangedError, StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
@@ -133,13 +133,23 @@ class BucketStore:
         if not self._exists:
             next(self.list("none"), None)
 
-    def read(self, key: str, *, offset: int = 0, size: int | None = None) -> bytes:
-        """As `Store.read`."""
+    def read(
+        self, key: str, *, offset: int = 0, size: int | None = None, mark: str | None = None
+    ) -> bytes:
+        """As `Store.read`.
+
+        Args:
+            mark: Of the object that is meant; None = whichever is there.
+
+        Raises:
+            ObjectMissingError: Nothing is under the key (definite).
+            FileChangedError: An object with another mark is there (definite).
+        """
         if size == 0:
             if self.find(key) is None:
                 raise missing(self.url_of(key), "read it")
             return b""
-        result = self._get(key, offset, size)
+        result = self._get(key, offset, size, mark)
         if isinstance(result, Found):
             return b""
         content = self._ask(key, "read it", lambda: bytes(result.bytes()))
@@ -190,10 +200,10 @@ class BucketStore:
             raise self._replaced(key)  # not all servers look at the condition
         return result
 
-    def _replaced(self, key: str) -> StorageError:
+    def _replaced(self, key: str) -> FileChangedError:
         url = self.url_of(key)
         text = f"{url} was replaced while it was read"
-        return StorageError(text, hint="Read it again.", url=url)
+        return FileChangedError(text, hint="Read it again.", url=url)
 
     def _pieces(self, found: Found, result: GetResult, offset: int) -> Generator[bytes, None, None]:
         """Yield the bytes of an object from an offset on; a broken answer is asked for again."""

@@ -17,7 +17,6 @@ from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.errors import NameTakenError, RowTableError, StorageError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.tables.table import TableDefinition, Tables
-from sparktxlog.runtime.commit_tables.site_places import lake_of
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.lake_tables import LakeTables
 
@@ -37,11 +36,11 @@ NO_COMMITS = {
 
 
 class RowTables:
-    """The row tables of this site's replica; belongs to the event loop."""
+    """The row tables of this site's replica, in a lake; belongs to the event loop."""
 
-    def __init__(self, base: Foundation) -> None:
+    def __init__(self, base: Foundation, lake: TablePlace) -> None:
         self._base = base
-        self._lake = LakeTables(lake_of(base.config, base.metrics))
+        self._lake = LakeTables(lake)
 
     def named(self, schema: str, name: str) -> TableDefinition | None:
         """Return the row table that has a name, whose case is ignored; None = it has none.

@@ -1,9 +1,9 @@
 """The donor's side of a copy: leases on the own replica, and chunks of its files.
 
-A lease pins all files of the replica's tables at its newest IN_SYNC report, by hard links (see
-`files.pins`).  So the replica stays online and writable while it is copied, and later
-changes do not reach the copy.  The lease's token gives access to these files only.  An unused lease
-expires, and its pins are removed.
+A lease pins all files of the replica's tables at its newest IN_SYNC report: by hard links (see
+`files.pins`), in a bucket by a list of their names (`files.stores.object_pins`).  So the replica
+stays online and writable while it is copied, and later changes do not reach the copy.  The lease's
+token gives access to these files only.  An unused lease expires, and its pins are removed.
 
 Leases exist in memory only: a restart of this node removes their pins, and their holders ask for
 new leases.  Files that they have fetched stay valid.
@@ -19,19 +19,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from sparktxlog.delta.live_files import needed_files
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.errors import (
     BusyError,
     NotFoundError,
     StorageError,
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
-from sparktxlog.files.pins import PinnedFile, Pins
+from sparktxlog.files.pins import Pinned, Pinning, Pins
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.object_pins import ObjectPins
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.tables.commit_table import commit_file_name
@@ -41,6 +43,7 @@ from sparktxlog.runtime.donors.leases import Leases, lease_gone
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.storage.lake_tables import LakeTables
 
 _log = structlog.get_logger("sparktxlog.donor")
 
@@ -56,6 +59,9 @@ _MAX_SIZES = 1_000
 class Donor:
     """Grants leases on this node's replica and serves its files; belongs to the event loop.
 
+    Args:
+        lake: Where its row tables are.
+
     **After calling** the constructor: `start`, and `close` in the end.
     """
 
@@ -64,6 +70,7 @@ class Donor:
         base: Foundation,
         replicas: Replicas,
         throttle: CopyThrottle,
+        lake: TablePlace,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -73,7 +80,12 @@ class Donor:
         self._replicas = replicas
         self._metrics = metrics
         self._throttle = throttle
-        self._pins = Pins(config.lake_dir)
+        self._lake, self._tables = lake, LakeTables(lake)
+        self._pins: Pinning = (
+            ObjectPins(lake, config.lake_dir)
+            if isinstance(lake, BucketStore)
+            else Pins(config.lake_dir)
+        )
         self._chunks = ChunkReader(config.replication_chunk_bytes)
         self._leases = Leases(clock=clock, on_end=self._ended, on_count=metrics.donor_leases.set)
         self._lending = 0
@@ -136,11 +148,11 @@ class Donor:
         )
         return lease
 
-    async def _pin(self, named: bool) -> tuple[Lease, dict[str, tuple[PinnedFile, ...]]]:
+    async def _pin(self, named: bool) -> tuple[Lease, dict[str, tuple[Pinned, ...]]]:
         config = self._config
         report = await self._report(named)
         lease_id = secrets.token_hex(16)
-        pinned: dict[str, tuple[PinnedFile, ...]] = await self._run(
+        pinned: dict[str, tuple[Pinned, ...]] = await self._run(
             self._pins.pin, lease_id, list(report.tables)
         )
         try:
@@ -168,13 +180,7 @@ class Donor:
     async def _report(self, named: bool) -> WorkerReport:
         """Return the report of the present lake; NotFoundError if it must not be a donor."""
         node_id = self._config.node_id
-        if self._config.lake_url is not None:
-            raise NotFoundError(
-                f"the row tables of node {node_id!r} lie in {self._config.lake_url}: no files are "
-                "lent from there",
-                hint="Copy from another site, or replay the log.",
-            )
-        own: OwnState | None = await self._run(read_replica_state, self._config.lake_dir)
+        own: OwnState | None = await self._run(read_replica_state, self._lake)
         # A new lake has another worker; older reports do not describe it.
         newest = self._replicas.own(None if own is None else own.worker_id)
         if newest is None or newest.report.position == 0:
@@ -281,7 +287,7 @@ class Donor:
             found: list[str] = await self._run(self._digests_of, lease_id, wanted)
         return found
 
-    def _digests_of(self, lease_id: str, files: Sequence[PinnedFile]) -> list[str]:
+    def _digests_of(self, lease_id: str, files: Sequence[Pinned]) -> list[str]:
         digests = []
         for file in files:
             if lease_id not in self._leases:  # the node stops, or the lease was released
@@ -302,15 +308,15 @@ class Donor:
         for table, state in sorted(report.tables.items()):
             key = (table, state.version)
             if key not in self._sizes:
-                directory = self._config.lake_dir / table
-                self._sizes[key] = await self._run(_sizes_of, directory, state.version)
+                place = self._tables.place(table)
+                self._sizes[key] = await self._run(_sizes_of, place, state.version)
                 while len(self._sizes) > _MAX_SIZES:
                     del self._sizes[next(iter(self._sizes))]
             files[table] = self._sizes[key]
         return ReplicaSize(node_id=self._config.node_id, position=report.position, files=files)
 
 
-def _sizes_of(table: Path, version: int) -> list[tuple[str, int]]:
+def _sizes_of(table: TablePlace, version: int) -> list[tuple[str, int]]:
     """Return path and bytes of the live data files; a file of vectors may be that of several."""
     found = needed_files(table, version).values()
     return sorted((file.path, file.size) for file in found if file.is_exact)
@@ -318,7 +324,7 @@ def _sizes_of(table: Path, version: int) -> list[tuple[str, int]]:
 
 def _offers(
     report: WorkerReport,
-    pinned: Mapping[str, tuple[PinnedFile, ...]],
+    pinned: Mapping[str, tuple[Pinned, ...]],
     definitions: Mapping[str, TableDefinition],
 ) -> tuple[OfferedTable, ...]:
     return tuple(
@@ -330,7 +336,7 @@ def _offers(
 def _offer(
     report: WorkerReport,
     table: str,
-    files: tuple[PinnedFile, ...],
+    files: tuple[Pinned, ...],
     definition: TableDefinition | None,
 ) -> OfferedTable:
     state = report.tables[table]

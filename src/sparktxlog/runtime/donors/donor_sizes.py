@@ -13,6 +13,7 @@ from time import monotonic
 
 import structlog
 
+from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.errors import InvalidNameError, TransportError, TxLogError
 from sparktxlog.model.copying import ReplicaSize
 from sparktxlog.model.ids import check_relative_path, check_table_name
@@ -28,12 +29,20 @@ ASK_S = 5.0
 
 
 class DonorSizes:
-    """Sizes by donor; belongs to the event loop."""
+    """Sizes by donor; belongs to the event loop.
+
+    Args:
+        lake: Where the own row tables are.
+    """
 
     def __init__(
-        self, base: Foundation, clock: Callable[[], float] = monotonic, ask_s: float = ASK_S
+        self,
+        base: Foundation,
+        lake: TablePlace,
+        clock: Callable[[], float] = monotonic,
+        ask_s: float = ASK_S,
     ) -> None:
-        self._base = base
+        self._base, self._lake = base, lake
         self._links = base.links
         self._clock = clock
         self._ask_s = ask_s
@@ -85,8 +94,8 @@ class DonorSizes:
         except TransportError:
             # The kept connection may be closed although the link works again: try once more.
             size = await self._links[donor].replica_size()
-        lake = self._base.config.lake_dir
-        found: int = await self._base.run_on_files(lake, missing_bytes, size, lake)
+        url = store_of(self._lake).url
+        found: int = await self._base.run_on_files(url, missing_bytes, size, self._lake)
         return found
 
     def forget(self) -> None:
@@ -101,17 +110,22 @@ class DonorSizes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def missing_bytes(size: ReplicaSize, lake_dir: Path) -> int:
+def missing_bytes(size: ReplicaSize, lake: TablePlace) -> int:
     """Return the bytes of a donor's files that a lake lacks; blocks.
 
     A file with the same table, path and size counts as present: Delta never changes a file.
+
+    Raises:
+        StorageError: As `Store`, in a bucket.
     """
-    return sum(
-        size_bytes
-        for table, files in size.files.items()
-        for path, size_bytes in files
-        if not _holds(lake_dir, table, path, size_bytes)
-    )
+    missing = 0
+    for table, files in size.files.items():
+        if isinstance(lake, Path):
+            missing += sum(one for path, one in files if not _holds(lake, table, path, one))
+        else:  # a list costs less than to look at each
+            there = {one.key: one.size_bytes for one in lake.list(check_table_name(table))}
+            missing += sum(one for path, one in files if there.get(f"{table}/{path}") != one)
+    return missing
 
 
 def _holds(lake_dir: Path, table: str, path: str, size_bytes: int) -> bool:

@@ -20,7 +20,7 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownTableError,
 )
-from sparktxlog.files.pins import PinnedFile
+from sparktxlog.files.pins import Pinned
 from sparktxlog.model.copying import Lease
 
 _log = structlog.get_logger("sparktxlog.donor")
@@ -32,13 +32,13 @@ class PinnedLease:
 
     lease: Lease
     #: Table → path → pinned file.
-    files: dict[str, dict[str, PinnedFile]]
+    files: dict[str, dict[str, Pinned]]
     #: Monotonic seconds at which it ends if it is not used before.
     deadline: float
     #: Requests under way; a lease in use does not expire.
     users: int = 0
 
-    def file(self, table: str, path: str) -> PinnedFile:
+    def file(self, table: str, path: str) -> Pinned:
         """Return a pinned file; only listed files can be named, so no path leads elsewhere."""
         files = self.files.get(table)
         if files is None:
@@ -83,7 +83,7 @@ class Leases:
     def __contains__(self, lease_id: str) -> bool:
         return lease_id in self._leases
 
-    def add(self, lease: Lease, pinned: Mapping[str, tuple[PinnedFile, ...]]) -> None:
+    def add(self, lease: Lease, pinned: Mapping[str, tuple[Pinned, ...]]) -> None:
         """Add a new lease; its time begins."""
         self._leases[lease.lease_id] = PinnedLease(
             lease=lease,

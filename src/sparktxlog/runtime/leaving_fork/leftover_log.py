@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import CorruptLogError, JournalLostError
+from sparktxlog.delta.log_files import TablePlace
+from sparktxlog.errors import CorruptLogError, JournalLostError, ObjectMissingError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.pins import OWN_DIRECTORY
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
@@ -76,16 +77,19 @@ def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
     )
 
 
-def read_replica_state(lake: Path) -> OwnState | None:
+def read_replica_state(lake: TablePlace) -> OwnState | None:
     """Return the state of the replica in a lake, None if there is none.
 
     Raises:
         CorruptLogError: Its state cannot be read.
+        StorageError: As `Store`, in a bucket.
     """
-    path = lake / OWN_DIRECTORY / "state.json"
+    key = f"{OWN_DIRECTORY}/state.json"
+    path = f"{lake}/{key}" if isinstance(lake, Path) else lake.url_of(key)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=OwnState)
-    except FileNotFoundError:
+        content = Path(path).read_bytes() if isinstance(lake, Path) else lake.read(key)
+        return msgspec.json.decode(content, type=OwnState)
+    except (FileNotFoundError, ObjectMissingError):
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise CorruptLogError(

@@ -13,6 +13,7 @@ from sparktxlog.attic.attic import Attic, Kind, entry_id
 from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundError
 from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
@@ -46,6 +47,7 @@ class AllReplicas:
         log: PublishedLog,
         replicas: Replicas,
         transfers: Transfers,
+        lake: TablePlace,
     ) -> None:
         self._base = base
         self._node_id = base.config.node_id
@@ -57,7 +59,7 @@ class AllReplicas:
         self._believed = ("", "")
         #: Completes reports that contain only changes.
         self.reports = ReportReceiver()
-        self.planning = Planning(base, replicas, core.executor, DonorSizes(base))
+        self.planning = Planning(base, replicas, core.executor, DonorSizes(base, lake))
         self.copy_orders = CopyOrders(base, self.planning)
         self.differences = Differences(base, replicas)
         self.lag = LagHistory(base, replicas, log.publisher.note_rows)

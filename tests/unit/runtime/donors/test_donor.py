@@ -81,7 +81,9 @@ class World:
             metrics=self.metrics,
             journal=SimpleNamespace(read_definitions=self.definitions),
         )
-        self.donor = Donor(base, self.replicas, CopyThrottle(0.1), clock=lambda: self.now)
+        self.donor = Donor(
+            base, self.replicas, CopyThrottle(0.1), self.lake, clock=lambda: self.now
+        )
         self.version = append_rows(self.lake / "t", 10_000, seed=1)
 
     def definitions(self, position: int) -> dict[str, TableDefinition]:

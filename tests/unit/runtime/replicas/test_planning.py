@@ -117,7 +117,7 @@ class Site:
             clock=SimpleNamespace(now=lambda: self.now),
             state=SimpleNamespace(values=self.saved),
         )
-        self.sizes = DonorSizes(base, clock=lambda: self.steady, ask_s=self.ask_s)
+        self.sizes = DonorSizes(base, self.lake, clock=lambda: self.steady, ask_s=self.ask_s)
         self.planning = Planning(
             base, self.replicas, executor, self.sizes, clock=lambda: self.steady
         )
