@@ -34,7 +34,7 @@ from sparktxlog.errors import (
     ConfigError,
     CorruptLogError,
     ObjectMissingError,
-    StoreUnavailableError,
+    StoreNotReadyError,
 )
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.durability import (
@@ -129,13 +129,16 @@ class BucketPlaces(SiteTables):
     @property
     def _proved(self) -> Store:
         """The bucket; before it is proved and this site's, nothing of a table is changed there."""
+        self.check_ready()
+        return self._store
+
+    def check_ready(self) -> None:
         if self._untaken:
-            raise StoreUnavailableError(
+            raise StoreNotReadyError(
                 f"{self._store.url} did not answer since the node started, so it is not known "
                 "whether it keeps its promises and is this site's",
                 url=self._store.url,
             )
-        return self._store
 
     def take(self, owner: str) -> None:
         self._untaken = True
