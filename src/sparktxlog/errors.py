@@ -478,6 +478,17 @@ class StoreUnavailableError(
     way_out = "The node tries again.  Look at the store, and at the way to it."
 
 
+class StoreNotReadyError(
+    StorageError, code="store-not-ready", definite=True, retryable=True, http_status=503
+):
+    """The node has not proved its bucket since it started, so it changes nothing there: `url`."""
+
+    way_out = (
+        "Try again: the node asks its bucket every 10 s.  `sparktxlog status` says why it does not "
+        "answer.  Other sites take the write meanwhile."
+    )
+
+
 class StuckFilesError(
     StorageError, code="files-stuck", definite=True, retryable=True, http_status=503
 ):

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import socket
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.service.local_nodes import config_of, serving, until
-from tests.service.test_catalog_api import Caller
+from tests.service.test_catalog_api import STAGING, Caller
+from tests.service.test_several_commits import as_proposed
 from tests.service.test_start_after_a_summary import free_ports
 from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
@@ -328,6 +330,7 @@ def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
             node = b.caller.node
             await until(lambda: bool(node.catalog.placer.failures() or node.failed.done()))
             assert not node.failed.done()
+            await refused_before_the_order(b)
             own.write_text(right)
             catalogs = [one.caller.node.catalog for one in (a, b)]
             await until(lambda: all(one._is_taken for one in catalogs))
@@ -336,3 +339,23 @@ def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
             await until(lambda: not node.catalog.placer.failures())
 
     asyncio.run(main())
+
+
+async def refused_before_the_order(site: Site) -> None:
+    """Let a site whose bucket is not proved yet be asked to write; nothing happens."""
+    before = site.caller.node.base.ordered.value
+    table = site.table
+    commit = table.stage(2, table.add())
+    new = table.creation("u") | {"location": f"{table.location[:-36]}{uuid.uuid4()}"}
+    several = {"operations": [], "commits": [as_proposed(table, commit)]}
+    several["transaction_id"] = str(uuid.uuid4())
+    for path, body in (
+        (path_of("t"), table.update(commit)),
+        (path_of(), new),
+        (STAGING, {"name": "u"}),
+        ("/v1/transactions", several),
+    ):
+        status, answer = await site.caller.ask("POST", path, body)
+        assert status == 503 and "is this site's" in str(answer), (path, status, answer)
+        assert "store-not-ready" in str(answer)
+    assert site.caller.node.base.ordered.value == before

@@ -27,7 +27,7 @@ COLUMNS = [{"name": "id", "type": "bigint"}]
 ROW = {"kind": "append", "table": "rows", "rows": [{"id": 1}]}
 
 
-def _told(table: StagedTable, commit: dict[str, Any]) -> dict[str, Any]:
+def as_proposed(table: StagedTable, commit: dict[str, Any]) -> dict[str, Any]:
     """Return what a request says of a staged commit."""
     return {
         "table_id": table.table_id,
@@ -54,7 +54,7 @@ class Sites:
         found = []
         for name, version in versions.items():
             table = self.tables[name].table
-            found.append(_told(table, table.stage(version, table.add(name.encode()))))
+            found.append(as_proposed(table, table.stage(version, table.add(name.encode()))))
         return found
 
     async def commit(
@@ -148,7 +148,7 @@ def test_a_run_carries_what_is_small_together(tmp_path: Path, padding: int) -> N
                 table = a.tables[name].table
                 (table.directory / name).write_bytes(bytes(padding))
                 add = {"add": {"path": name, "size": padding, "partitionValues": {}}}
-                commits.append(_told(table, table.stage(1, add)))
+                commits.append(as_proposed(table, table.stage(1, add)))
             status, receipt = await a.commit(commits)
             assert status == 200, receipt
             found = a.node.base.journal.read_commits_at(receipt["position"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparktxlog.errors import ConfigError, StoreUnavailableError
+from sparktxlog.errors import ConfigError, StoreNotReadyError
 from sparktxlog.files.stores.store import Created, Store
 
 _OWNER = ".owner"
@@ -35,15 +35,19 @@ class SiteBucket:
         """The bucket; before it is proved and this site's, nothing is changed there.
 
         Raises:
-            StoreUnavailableError: It is not yet (definite: nothing was done).
+            StoreNotReadyError: It is not yet (definite).
         """
+        self.check_ready()
+        return self.store
+
+    def check_ready(self) -> None:
+        """Check that something may be changed there; asks nothing.  Errors as `proved`."""
         if self._untaken:
-            raise StoreUnavailableError(
+            raise StoreNotReadyError(
                 f"{self.store.url} did not answer since the node started, so it is not known "
                 "whether it keeps its promises and is this site's",
                 url=self.store.url,
             )
-        return self.store
 
     def take(self, owner: str) -> None:
         """Prove the bucket and take it for a site; errors as `SiteTables.take`."""

@@ -489,6 +489,35 @@ def test_config_check_names_the_wrong_key(
 
 
 @pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("", "there is no file"),
+        ("AWS_ACCESS_KEY_ID=hidden\n", "lacks AWS_SECRET_ACCESS_KEY"),
+        ("AWS_ACCESS_KEY_ID=hidden\nexport X=hidden\n", "line 2"),
+    ],
+)
+def test_config_check_reads_the_credentials_of_a_bucket(
+    lines: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config, credentials = tmp_path / "a.toml", tmp_path / "store.env"
+    if lines:
+        credentials.write_text(lines)
+    config.write_text(
+        f'node-id = "A"\nmaster-url = "http://127.0.0.1:1"\ndata-dir = "{tmp_path}/data"\n'
+        f'lake-url = "s3://lake/a"\nstore-credentials-file = "{credentials}"\n'
+    )
+    assert invoke(monkeypatch, "config", "check", str(config)) == 6
+    err = capsys.readouterr().err
+    assert told in err and str(credentials) in err and "hidden" not in err
+    credentials.write_text("AWS_ACCESS_KEY_ID=k\nAWS_SECRET_ACCESS_KEY=s\n")
+    assert invoke(monkeypatch, "config", "check", str(config)) == 0
+
+
+@pytest.mark.parametrize(
     ("where", "sealed", "why"),
     [
         ("file", "", "is not a directory"),

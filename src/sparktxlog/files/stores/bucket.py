@@ -33,7 +33,13 @@ from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
 from sparktxlog.files.stores.objects import ObjectReader
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
-from sparktxlog.files.stores.store_failures import failure_of, is_cut, missing, status_of
+from sparktxlog.files.stores.store_failures import (
+    as_unknown,
+    failure_of,
+    is_cut,
+    missing,
+    status_of,
+)
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider
 from sparktxlog.model.ids import check_relative_path
@@ -387,7 +393,10 @@ class BucketStore:
                 found = obstore.get(self._client, key, options={"head": True})
         except FileNotFoundError:
             return None
-        except BaseError:
+        except BaseError as error:
+            if isinstance(failure, AlreadyExistsError):
+                # Ours, perhaps: its answer may have been lost.
+                raise as_unknown(failure_of(error, self.url_of(key), "look at it")) from None
             raise failure_of(failure, self.url_of(key), "write it") from None
         self._exists = True
         writer = found.attributes.get(_WRITER, "")

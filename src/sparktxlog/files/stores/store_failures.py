@@ -7,6 +7,7 @@ only what is taken from them here: the status of HTTP, and the code that the sto
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparktxlog.errors import (
@@ -17,9 +18,11 @@ from sparktxlog.errors import (
     StoreForbiddenError,
     StoreUnavailableError,
 )
+from sparktxlog.model.buckets import SCHEMES, Provider
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,80})</Code>")
+#: Of S3's answer to a removal of several keys the library says `code`.
+_CODE = re.compile(r"(?:<Code>|\(code: )([A-Za-z0-9.]{1,80})(?:</Code>|\))")
 _CUT = re.compile(r"kind: (Body|Decode)\b")
 #: Where the library begins to repeat itself, as a value of its language.
 _DEBUG = "\n\nDebug source"
@@ -31,6 +34,46 @@ _ENDS = {
     "Decode": "the answer broke off",
     "Request": "the connection broke",
     "Interrupted": "the connection broke",
+}
+
+
+_S3, _AZURE, _GOOGLE = Provider.S3, Provider.AZURE, Provider.GOOGLE
+_READER, _WRITER = "the role Storage Blob Data Reader", "the role Storage Blob Data Contributor"
+_READ = {
+    # S3 says of what is not there that it is forbidden, to those that may not list.
+    _S3: "s3:GetObject on objects and s3:ListBucket on the bucket",
+    _AZURE: _READER,
+    _GOOGLE: "storage.objects.get and storage.objects.list",
+}
+_WRITE = {
+    _S3: "s3:PutObject on objects",
+    _AZURE: _WRITER,
+    # Who overwrites deletes.
+    _GOOGLE: "storage.objects.create and storage.objects.delete",
+}
+#: What is asked for → what its credentials must be allowed to do.
+_PERMISSIONS = {
+    "look at it": _READ,
+    "read it": _READ,
+    "list it": {
+        _S3: "s3:ListBucket on the bucket",
+        _AZURE: _READER,
+        _GOOGLE: "storage.objects.list",
+    },
+    "create it": _WRITE,
+    "write it": _WRITE,
+    "replace it": _WRITE,
+    "exchange it": _WRITE,
+    "copy to it": {
+        _S3: "s3:PutObject on objects, and s3:GetObject on what is copied",
+        _AZURE: _WRITER,
+        _GOOGLE: "storage.objects.create, and storage.objects.get on what is copied",
+    },
+    "remove it": {
+        _S3: "s3:DeleteObject on objects",
+        _AZURE: _WRITER,
+        _GOOGLE: "storage.objects.delete",
+    },
 }
 
 
@@ -109,11 +152,10 @@ _KNOWN = (
         "Use a store that knows the header Range.",
     ),
     _known(
-        r"PermissionDenied|Unauthenticated|status code: 40[13]",
+        r"PermissionDenied|Unauthenticated|AccessDenied|status code: 40[13]",
         StoreForbiddenError,
-        "does not let this node do that",
-        "Let it read, write, list and remove there (S3: s3:GetObject, s3:PutObject, "
-        "s3:ListBucket, s3:DeleteObject, s3:AbortMultipartUpload); and look at the credentials.",
+        "does not allow that",
+        "",
     ),
     _known(
         r"SlowDown|status code: (429|408|5\d\d)|error sending request|timed out"
@@ -130,7 +172,7 @@ def failure_of(error: BaseException, url: str, action: str) -> StorageError:
 
     Args:
         url: What it was about.
-        action: What was asked for, such as "read".
+        action: What was asked for: a key of `_PERMISSIONS`.
     """
     text = f"{type(error).__name__}: {error}"
     answer = _answer_of(text)
@@ -138,8 +180,31 @@ def failure_of(error: BaseException, url: str, action: str) -> StorageError:
     for known in _KNOWN:
         if known.sign.search(text):
             message = f"{url} {known.says}, asked to {action}: {answer}"
+            if known.error is StoreForbiddenError and not known.hint:
+                return _not_permitted(message, fields)
             return known.error(message, hint=known.hint, **fields)
     return StorageError(f"{url} failed, asked to {action}: {answer}", **fields)
+
+
+def _not_permitted(message: str, fields: Mapping[str, str]) -> StoreForbiddenError:
+    """Return the error for a request that needs a permission, which it names."""
+    provider = SCHEMES.get(fields["url"].partition("://")[0], Provider.S3)
+    needed = _PERMISSIONS[fields["action"]][provider]
+    return StoreForbiddenError(
+        message,
+        hint=f"These credentials need {needed}, by a policy of theirs or of the bucket; none may "
+        "deny it.  Or name others.",
+        **fields,
+        permission=needed,
+    )
+
+
+def as_unknown(error: StorageError) -> StorageError:
+    """Return the error of a look at what is there already: nobody knows who put it."""
+    if not error.definite:
+        return error
+    message = f"something is there already, and whose it is cannot be seen: {error.message}"
+    return StorageError(message, hint=error.hint, **error.fields)
 
 
 def missing(url: str, action: str) -> ObjectMissingError:

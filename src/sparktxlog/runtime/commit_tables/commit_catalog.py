@@ -229,6 +229,8 @@ class CommitCatalog:
             CommitStateUnknownError: It was not ordered in time.
         """
         uuid = self._places.uuid_at(request.location)
+        if uuid not in self._base.master.commit_tables:  # a repeat is answered
+            self.check_ready()
         if uuid is None or not await self.is_staged(uuid):
             raise UnknownTableError(
                 f"location {request.location[:200]!r} was not given by this node",
@@ -364,6 +366,14 @@ class CommitCatalog:
         self._check_backfilled(shown.state, update.backfilled)
         return shown
 
+    def check_ready(self) -> None:
+        """Check that what is ordered now can be placed here; asks nothing.
+
+        Raises:
+            StoreNotReadyError: The bucket has not been proved since the start (definite).
+        """
+        self._places.check_ready()
+
     def turn(self, uuid: str) -> asyncio.Lock:
         """Return the lock that is held while a version of a table is committed.
 
@@ -384,6 +394,7 @@ class CommitCatalog:
                 return await self._told_by_version(uuid, proposed, first)
             await self._raise_if_lost(uuid, first)
             return await self._committed_before(uuid, proposed)
+        self.check_ready()
         await self._await_rivals(uuid)
         shown = await self.shown(self._base.master.commit_tables.get(uuid) or table)
         state = shown.state

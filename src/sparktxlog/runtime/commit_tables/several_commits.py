@@ -103,6 +103,7 @@ class SeveralCommits:
         self, transaction: PreparedTransaction, uuids: Sequence[str]
     ) -> PreparedTransaction:
         """Return the transaction with its commits and all their files, which are durable here."""
+        self._catalog.check_ready()
         found: list[tuple[ShownTable, StagedCommitRequest]] = []
         for uuid, one in zip(uuids, transaction.staged_commits, strict=True):
             table = self._base.master.commit_tables.get(uuid)

@@ -125,6 +125,9 @@ class BucketPlaces(SiteTables):
     def _proved(self) -> Store:
         return self._bucket.proved
 
+    def check_ready(self) -> None:
+        self._bucket.check_ready()
+
     def take(self, owner: str) -> None:
         self._bucket.take(owner)
 

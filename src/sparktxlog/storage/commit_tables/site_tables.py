@@ -86,8 +86,7 @@ class SiteTables(ABC):
     def take(self, owner: str) -> None:
         """Prove at a start that the store keeps its promises, and that this site alone has it.
 
-        Until a call succeeded after one that failed, tables are not changed there:
-        `StoreUnavailableError`.
+        Until a call succeeded after one that failed, tables are not changed there (`check_ready`).
 
         Args:
             owner: Names the site, the same one at each start.
@@ -95,6 +94,13 @@ class SiteTables(ABC):
         Raises:
             ConfigError: It is another site's, or cannot be used (definite).
             StorageError: It cannot be asked at the moment.
+        """
+
+    def check_ready(self) -> None:  # noqa: B027 - a directory is ready
+        """Check that tables may be changed there; asks nothing.
+
+        Raises:
+            StoreNotReadyError: `take` was called, and has not succeeded yet (definite).
         """
 
     @abstractmethod

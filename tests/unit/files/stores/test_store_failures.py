@@ -12,7 +12,13 @@ from sparktxlog.errors import (
     StoreForbiddenError,
     StoreUnavailableError,
 )
-from sparktxlog.files.stores.store_failures import failure_of, is_cut, missing, status_of
+from sparktxlog.files.stores.store_failures import (
+    as_unknown,
+    failure_of,
+    is_cut,
+    missing,
+    status_of,
+)
 
 URL = "s3://lake/a/k"
 
@@ -52,6 +58,16 @@ def _broken(kind: str) -> str:
         (_answer("400 Bad", "AuthorizationHeaderMalformed"), StoreForbiddenError, "400", "region"),
         (_answer("403 Forbidden", "QuotaExceeded"), DiskFullError, "403 QuotaExceeded", "quota"),
         (_answer("507 Insufficient Storage", "Any"), DiskFullError, "507 Any", "quota"),
+        (_answer("400 Bad", "XMinioAdminBucketQuotaExceeded"), DiskFullError, "400", "quota"),
+        (
+            (
+                "Generic S3 error: DeleteObjects request failed for key SECRET: Access Denied. "
+                "(code: AccessDenied)\n\nDebug source: SECRET"
+            ),
+            StoreForbiddenError,
+            "AccessDenied",
+            "s3:PutObject",
+        ),
         (_answer("503 Slow Down", "SlowDown"), StoreUnavailableError, "503 SlowDown", "tries"),
         (_answer("429 Too Many", "Any"), StoreUnavailableError, "429 Any", "tries"),
         (_answer("500 Internal", "InternalError"), StoreUnavailableError, "500", "tries"),
@@ -88,6 +104,32 @@ def test_each_failure_has_a_type_and_a_way_out(
 )
 def test_a_refusal_without_a_body_is_one(given: Exception) -> None:
     assert type(failure_of(given, URL, "look at it")) is StoreForbiddenError
+
+
+@pytest.mark.parametrize(
+    ("url", "action", "needed"),
+    [
+        (URL, "look at it", "s3:GetObject"),
+        (URL, "read it", "s3:GetObject"),
+        (URL, "list it", "s3:ListBucket"),
+        (URL, "copy to it", "s3:PutObject"),
+        (URL, "remove it", "s3:DeleteObject"),
+        ("gs://lake/a/k", "remove it", "storage.objects.delete"),
+        ("abfss://lake@a.dfs.core.windows.net/k", "read it", "Storage Blob Data Reader"),
+        ("abfss://lake@a.dfs.core.windows.net/k", "create it", "Storage Blob Data Contributor"),
+    ],
+)
+def test_the_permission_that_is_missing_is_named(url: str, action: str, needed: str) -> None:
+    error = failure_of(exceptions.PermissionDeniedError("x"), url, action)
+    assert needed in error.hint and needed in error.fields["permission"]
+
+
+def test_nobody_knows_who_put_what_cannot_be_seen() -> None:
+    forbidden = failure_of(exceptions.PermissionDeniedError("x"), URL, "look at it")
+    error = as_unknown(forbidden)
+    assert not error.definite and URL in error.message and error.hint == forbidden.hint
+    down = failure_of(exceptions.GenericError(_broken("Connect")), URL, "look at it")
+    assert as_unknown(down) is down
 
 
 def test_what_is_missing_is_named() -> None:

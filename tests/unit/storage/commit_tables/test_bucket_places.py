@@ -16,6 +16,7 @@ from sparktxlog.errors import (
     ConfigError,
     CorruptLogError,
     StagedCommitError,
+    StoreNotReadyError,
     StoreUnavailableError,
 )
 from sparktxlog.files.foreign_files import ForeignFile
@@ -98,15 +99,15 @@ def test_a_bucket_that_did_not_answer_is_not_changed_until_it_is_proved(
         partial(places.forget_kept, TABLE, 0),
         partial(places.keep_commits, TABLE, range(1)),
     ):
-        with pytest.raises(StoreUnavailableError, match="not known whether it keeps its promises"):
+        with pytest.raises(StoreNotReadyError, match="not known whether it keeps its promises"):
             change()
     assert [found.key for found in store.list()] == [f"{TABLE}/{PART}"]
     answers = True
     store.create(".owner", b"log/B")
     with pytest.raises(ConfigError, match="has the commit tables of site 'log/B'"):
         places.take("log/A")
-    with pytest.raises(StoreUnavailableError):
-        places.make(TABLE)
+    with pytest.raises(StoreNotReadyError):
+        places.check_ready()
     store.remove([".owner"])
     places.take("log/A")
     places.make(TABLE)
