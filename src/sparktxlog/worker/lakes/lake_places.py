@@ -50,26 +50,33 @@ def refuse_in_bucket(lake: str | Path, what: str, instead: str = "") -> Path:
     return Path(local_path(str(lake), "lake")).absolute()
 
 
-def bucket_at(lake: str) -> BucketStore:
+def bucket_at(place: str, field: str = "lake") -> BucketStore:
     """Return the store of a lake in a bucket, as the environment of this process says.
 
+    Args:
+        field: What is there, for errors.
+
     Raises:
         ConfigError, MissingDependencyError: As `store_at`.
     """
-    return _store_at(lake, StoreSettings.of_environment(_PATIENCE_S))
+    return _store_at(place, field, StoreSettings.of_environment(_PATIENCE_S))
 
 
-def lock_store_at(lake: str) -> BucketStore:
+def lock_store_at(place: str, field: str = "lake") -> BucketStore:
     """Return the store for the lock of a lake: a request that hangs fails in time for others.
 
+    Args:
+        field: As in `bucket_at`.
+
     Raises:
         ConfigError, MissingDependencyError: As `store_at`.
     """
-    return _store_at(lake, StoreSettings.of_environment(_PATIENCE_OF_LOCK_S, _ANSWER_OF_LOCK_S))
+    settings = StoreSettings.of_environment(_PATIENCE_OF_LOCK_S, _ANSWER_OF_LOCK_S)
+    return _store_at(place, field, settings)
 
 
-def _store_at(lake: str, settings: StoreSettings) -> BucketStore:
-    store = store_at(lake, settings, field="lake")
+def _store_at(place: str, field: str, settings: StoreSettings) -> BucketStore:
+    store = store_at(place, settings, field=field)
     assert isinstance(store, BucketStore)
     return store
 
