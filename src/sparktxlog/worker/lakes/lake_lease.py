@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,8 +30,10 @@ from sparktxlog.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
+
+if TYPE_CHECKING:
+    from sparktxlog.files.stores.bucket import BucketStore
 
 _logger = logging.getLogger(__name__)
 
