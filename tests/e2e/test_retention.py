@@ -27,7 +27,8 @@ from tests.support.node_processes import (
 
 from sparktxlog.codec.containers.assembly import assemble_rows
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
+from sparktxlog.worker.backup.image import Image
 
 pytestmark = pytest.mark.e2e
 
@@ -184,7 +185,7 @@ def test_a_lowered_limit_shortens_the_log_once_all_applied(cluster: Cluster) -> 
 
 def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end: int) -> None:
     """Have the command remove what no replay can begin from."""
-    store = ImageStore(node.directory / "images")
+    store = DiskImages(node.directory / "images")
     log_id = call(f"{node.url}/v1/info")["log_id"]
     with store.writing():
         for position in (1, kept_after - 1, kept_after, end):

@@ -19,7 +19,7 @@ from sparktxlog.errors import NotFoundError
 from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.replica.reports import report_of
@@ -55,7 +55,7 @@ def test_the_node_knows_the_image_and_has_the_rest_replayed(tmp_path: Path) -> N
             lake.append((1, "x"))
             first = at_end(lake.path, node)
             assert source.report(report_of(first, "A")).plan == "up-to-date"
-            store = ImageStore(tmp_path / "backups")
+            store = DiskImages(tmp_path / "backups")
             image = back_up_replica(lake.path, store, name="one", site="A").image
 
             node.commit(append(2))
@@ -98,7 +98,7 @@ def test_commit_tables_of_an_image_are_taken_up(
             Lake(a.config.lake_dir).append((1, "x"))
             url = ("--url", a.config.master_url)
             await run("backup", store, *url, "--name", "one")
-            image = ImageStore(store).image("one")
+            image = DiskImages(store).image("one")
             (kept,) = image.commit_tables.values()
             assert (kept.name, kept.version, image.site) == ("default.t", 3, "A")
             await until(lambda: all(n.base.master.phase is Phase.NORMAL for n in (a, b)), 30)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.worker_log import table
 
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.replica.state import (
     ReplicaDirectory,
     ReplicaState,
@@ -67,7 +67,7 @@ def rows(lake: Path, version: int | None = None, table: str = "t") -> list[tuple
     return sorted(zip(found["id"], found["p"], strict=True))
 
 
-def stored_files(store: ImageStore) -> dict[int, Path]:
+def stored_files(store: DiskImages) -> dict[int, Path]:
     """Return the files that images, finished or not, hold: each once, however many have it."""
     found = (path for path in store.root.glob("*/*/**/*") if path.is_file())
     return {path.stat().st_ino: path for path in found}

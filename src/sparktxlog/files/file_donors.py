@@ -1,16 +1,15 @@
-"""What files are fetched from: a node under a lease, or a directory of this machine."""
+"""What files are fetched from: a node under a lease, or a store."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
-from sparktxlog.errors import CorruptLogError
+from sparktxlog.errors import CorruptLogError, ObjectMissingError, StorageError
 from sparktxlog.files.donor_link import SILENCE_S, DonorLink
+from sparktxlog.files.stores.store import Store
 from sparktxlog.files.tasks import FileKey, FileTask, split_digests
 from sparktxlog.model.copying import Lease
 
@@ -36,9 +35,11 @@ class FileDonor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFiles:
-    """A donor on a disk: files `<table>/<path>` with the digests that they had when stored."""
+    """A donor in a directory or a bucket: files with the digests that they had when stored."""
 
-    root: Path
+    store: Store
+    #: Where each file is.
+    keys: Mapping[FileKey, str]
     #: Size of all chunks except the last one of a file.
     chunk_bytes: int
     #: SHA-256 of each chunk, hexadecimal, one after the other.
@@ -48,14 +49,19 @@ class StoredFiles:
         """As `FileDonor`.
 
         Raises:
-            CorruptLogError: The file is missing or damaged, or cannot be read.
+            CorruptLogError: The file is missing or damaged, or its disk cannot read it.
+            StorageError: The bucket does not answer, or refuses it.
         """
-        file, chunk = self.root / table / path, offset // self.chunk_bytes
+        key, chunk = self.keys[table, path], offset // self.chunk_bytes
+        file = self.store.url_of(key)
         try:
-            with file.open("rb", buffering=0) as content:
-                size = os.preadv(content.fileno(), [into], offset)
-        except OSError as error:
-            raise _damaged(file, error.strerror or str(error)) from error
+            size = self.store.read_into(key, offset, into)
+        except ObjectMissingError as error:
+            raise _damaged(file, "it is not there") from error
+        except StorageError as error:
+            if not isinstance(cause := error.__cause__, OSError):
+                raise
+            raise _damaged(file, cause.strerror or str(cause)) from error
         expected = split_digests(self.known[table, path])[chunk]
         if size != len(into) or hashlib.sha256(into).hexdigest() != expected:
             raise _damaged(file, f"from byte {offset:,} on it has other bytes than when stored")
@@ -66,11 +72,11 @@ class StoredFiles:
         return {task.key: split_digests(self.known[task.key]) for task in tasks}
 
     def overdue(self, now_s: float) -> bool:
-        """Return False: a disk is waited for."""
+        """Return False: a disk is waited for, and a request to a bucket ends by itself."""
         return False
 
     def abort(self) -> None:
-        """Do nothing: one chunk of a disk ends by itself."""
+        """Do nothing: one chunk ends by itself."""
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -85,10 +91,10 @@ def connect(donor: Lease | StoredFiles, *, silence_s: float = SILENCE_S) -> File
     return DonorLink(donor, silence_s=silence_s) if isinstance(donor, Lease) else donor
 
 
-def _damaged(file: Path, reason: str) -> CorruptLogError:
+def _damaged(file: str, reason: str) -> CorruptLogError:
     return CorruptLogError(
         f"{file} is damaged: {reason}",
         hint="Use another image.  If the site still has the file, remove the damaged one: the next "
         "image gets the site's.",
-        path=str(file),
+        path=file,
     )

@@ -38,7 +38,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply import observing
 from sparktxlog.worker.apply.tables import create_table
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -326,7 +326,7 @@ def check_copy_and_image(spark: SparkSession, lake: Path, root: Path) -> None:
             copies=CopyOptions(forced=True),
             open_fetcher=lambda lake, copy_id: FolderFetcher(source.donor, lake, copy_id),
         ).catch_up()
-    store = ImageStore(root / "images")
+    store = DiskImages(root / "images")
     restore_replica(store, back_up_replica(lake, store, name="told").image, root / "restored")
     for other in ("copied", "restored"):
         assert recount_tables(spark, root / other) == {}

@@ -33,7 +33,7 @@ from sparktxlog.api.reading.restore_points import create_point
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.restore_point import RESTORE_POINTS
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.replica.applier import Applier
@@ -463,7 +463,7 @@ def test_image_and_log_bring_a_site_to_one_position(
 ) -> None:
     at_b, lake, store = ("--url", sites.url("B")), sites.lake("B"), tmp_path / "images"
     assert run_command("apply", *at_b)[0] == 0
-    back_up_replica(lake, ImageStore(store), name="before", site="B")
+    back_up_replica(lake, DiskImages(store), name="before", site="B")
     sites.cluster.nodes["A"].commit(append(300))
     with Client(sites.url("A")) as client:
         wanted = create_point(client, "night").position
@@ -474,7 +474,7 @@ def test_image_and_log_bring_a_site_to_one_position(
     assert code == job.ERROR and f"has already applied position {end}" in str(found["error"])
     code, found = run_command("apply", *at_b, "--at-most", str(end + 1))
     assert code == job.ERROR and "is not ordered yet" in str(found["error"])
-    back_up_replica(lake, ImageStore(store), name="after", site="B")
+    back_up_replica(lake, DiskImages(store), name="after", site="B")
     shutil.rmtree(lake)
 
     restore, apply = documented(
@@ -502,7 +502,7 @@ def test_image_and_log_bring_a_site_to_one_position(
 def test_maintain_tells_of_the_log_and_of_each_table(
     sites: Sites, run_job: RunJob, tmp_path: Path
 ) -> None:
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     for name in ("older", "newer"):
         back_up_replica(sites.lake("A"), store, name=name, site="A")
     code, found = run_job(

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.spark.worker.test_repair import Site, worker
 
 from sparktxlog.storage.interfaces import Segment
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.replica.applier import Applier
@@ -87,7 +87,7 @@ class Replay:
         self.life.append("compacted")
 
     def _restore(self, end: int) -> None:
-        store = ImageStore(self._root / "images")
+        store = DiskImages(self._root / "images")
         image = back_up_replica(self.lake, store, name=f"image-{end}").image
         shutil.rmtree(self.lake)
         self.lake = self._root / str(end)

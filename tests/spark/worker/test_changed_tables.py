@@ -23,7 +23,7 @@ from sparktxlog.model.tables.table import Column
 from sparktxlog.worker.apply import steps
 from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.signatures import signature_of
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
@@ -260,7 +260,7 @@ def test_a_changed_table_is_maintained_and_goes_on(world: World) -> None:
 
 
 def test_an_image_of_a_changed_table_is_restored_and_goes_on(world: World) -> None:
-    store = ImageStore(world.root / "images")
+    store = DiskImages(world.root / "images")
     for stage in ("renamed", "widened"):
         lake = world.lake(stage, f"imaged-{stage}")
         if stage == "renamed":

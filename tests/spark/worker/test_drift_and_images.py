@@ -16,7 +16,7 @@ from tests.support.worker_log import LogBuilder, MemoryLog, expected, rows_table
 from sparktxlog.catchup.comparison import LogView, compare
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.worker.apply.placing import placed_name
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.replica.applier import Applier
@@ -135,7 +135,7 @@ def test_an_image_and_the_log_bring_a_site_back(sites: Sites, tmp_path: Path) ->
     # Deletion vectors at the position of the image.
     sites.upsert("t", (1, "once"), (500, "up"))
     sites.apply()
-    store = ImageStore(tmp_path / "backups")
+    store = DiskImages(tmp_path / "backups")
     image = back_up_replica(lake, store, name="drill", site="B").image
     assert any(file.path.endswith(".bin") for file in image.tables["t"].files)
     for number in range(2, 5):

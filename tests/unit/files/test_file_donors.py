@@ -12,6 +12,7 @@ from sparktxlog.errors import CorruptLogError, InvalidNameError
 from sparktxlog.files.fetch import fetch_files
 from sparktxlog.files.file_donors import StoredFiles
 from sparktxlog.files.selection import select_files
+from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.tasks import FileTask, hash_chunks
 from sparktxlog.files.workspace import CopyWorkspace
 
@@ -29,7 +30,8 @@ def stored(tmp_path: Path) -> StoredFiles:
         task.key: "".join(hash_chunks(root / "t" / task.path, task.size_bytes, CHUNK))
         for task in TASKS
     }
-    return StoredFiles(root=root, chunk_bytes=CHUNK, known=known)
+    keys = {(table, path): f"{table}/{path}" for table, path in known}
+    return StoredFiles(store=DiskStore(root), keys=keys, chunk_bytes=CHUNK, known=known)
 
 
 def test_files_of_a_disk_are_staged_as_those_of_a_node(
@@ -37,7 +39,7 @@ def test_files_of_a_disk_are_staged_as_those_of_a_node(
 ) -> None:
     wanted = select_files(workspace, stored, TASKS)
     done = fetch_files(workspace, stored, wanted, streams=2)
-    assert_staged(workspace, stored.root)
+    assert_staged(workspace, Path(stored.store.url))
     assert (done.fetched_bytes, done.wire_bytes) == (wanted.size_bytes, 0)
     times = {workspace.staged(*task.key).stat().st_mtime_ns for task in TASKS}
     assert times == {1_600_000_000_000_001_000}
@@ -49,7 +51,7 @@ def test_files_of_a_disk_are_staged_as_those_of_a_node(
 def test_a_damaged_file_is_refused_and_its_whole_chunks_are_kept(
     stored: StoredFiles, workspace: CopyWorkspace, damage: str
 ) -> None:
-    file = stored.root / "t" / "big.parquet"
+    file = Path(stored.store.url) / "t" / "big.parquet"
     whole = file.read_bytes()
     at = 7 * CHUNK + 5
     match damage:
@@ -67,7 +69,7 @@ def test_a_damaged_file_is_refused_and_its_whole_chunks_are_kept(
     left = {work.task.path: len(work.missing) for work in again.works}
     assert left["big.parquet"] == (21 if damage == "gone" else 14)
     fetch_files(workspace, stored, again)
-    assert_staged(workspace, stored.root)
+    assert_staged(workspace, Path(stored.store.url))
 
 
 def test_a_table_has_a_name_or_a_uuid(workspace: CopyWorkspace) -> None:

@@ -17,7 +17,7 @@ from tests.verification.rehearsal.drill_writers import COLUMNS, TABLE, Ordered, 
 import sparktxlog
 from sparktxlog import Client
 from sparktxlog.errors import NotFoundError
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.verify.verify import recount_tables
@@ -157,7 +157,7 @@ class Rehearsals:
     def _restore(self, spark: SparkSession) -> None:
         """Restore a backup of a replica into another directory, and count its rows."""
         site, restored = self._sites[0], self._directory / "restored"
-        store = ImageStore(self._directory / "backup")
+        store = DiskImages(self._directory / "backup")
         lake = self._cluster.site_directory(site) / "lake"
         done = back_up_replica(lake, store, name="drill", site=site)
         restore_replica(store, done.image, restored)

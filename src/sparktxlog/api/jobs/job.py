@@ -139,7 +139,7 @@ def _is_url(arguments: argparse.Namespace, name: str, given: str) -> bool:
                 value=given[:200],
             )
         return getattr(arguments, "kind", "") == TableKind.COMMIT_TABLE
-    return name == "lake" and is_in_bucket(given)
+    return name in ("images", "lake") and is_in_bucket(given)
 
 
 def _check_window(context: JobContext) -> None:

@@ -294,7 +294,7 @@ _MAINTAIN = (
     JobOption(flag="--wait", kind=float, default=30.0, least=0, metavar="SECONDS",
               help="Seconds to wait for a running worker."),
     JobOption(flag="--images", kind=str, metavar="DIR",
-              help="Directory of images: remove this site's images that are older than the log."),
+              help="Directory or URL of images: remove this site's that are older than the log."),
     JobOption(flag="--keep-images", kind=int, default=3, least=1, metavar="N",
               help="How many of the newest images to keep."),
     JobOption(flag="--empty-attic-older-than", kind=int, least=1, metavar="DAYS",

@@ -32,12 +32,13 @@ from sparktxlog.cli.common_options import (
 )
 from sparktxlog.cli.dry_runs import DryRun, print_plan
 from sparktxlog.cli.printing import Columns, print_json, print_table, show
-from sparktxlog.errors import ExpiredError, TxLogError
+from sparktxlog.errors import ExpiredError, NotOfferedError, TxLogError
 from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
     from sparktxlog.worker.backup.commit_table_images import KeptCommitTable
-    from sparktxlog.worker.backup.image_store import Image, ImageStore
+    from sparktxlog.worker.backup.image import Image
+    from sparktxlog.worker.backup.image_store import ImageStore
     from sparktxlog.worker.replica.state import ReplicaTable
 
 
@@ -57,7 +58,11 @@ backup_app = typer.Typer(
 )
 app.add_typer(backup_app, name="backup")
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIRECTORY", help="Directory of the images.", parser=local_place)
+    str,
+    typer.Argument(
+        metavar="DIRECTORY",
+        help="Directory of the images, or s3://bucket/prefix, abfss://…, gs://….",
+    ),
 ]
 ImageName = Annotated[
     str | None,
@@ -94,15 +99,16 @@ def create(
 
     `sparktxlog backup DIR` is the short form.  The worker may run meanwhile.
     """
-    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.image_places import check_apart, images_at
     from sparktxlog.worker.backup.imaging import back_up_replica, image_name
 
-    source = _source(lake, config, url)
+    images, source = images_at(directory), _source(lake, config, url)
+    check_apart(images, source.urls)
     begun = time.monotonic()
     with _bar("backing up") as tell:
         done = back_up_replica(
             source.lake,
-            ImageStore(directory),
+            images,
             name=name or image_name(time.time_ns() // 1000),
             site=source.site,
             commit_tables=source.commit_tables,
@@ -127,9 +133,9 @@ def create(
 @backup_app.command("list", epilog="Example: sparktxlog backup list /backups/site-a")
 def list_images(directory: Directory, as_json: AsJson = False) -> None:
     """List the images of a directory, oldest first."""
-    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.image_places import images_at
 
-    images = [_summary(image) for image in ImageStore(directory).images()]
+    images = [_summary(image) for image in images_at(directory).images()]
     columns: Columns = {
         "image": "image",
         "made (UTC)": lambda image: time_text(image["created_at"]),
@@ -158,17 +164,27 @@ def verify_image(
     With --recount also count the rows of the image's tables where they lie: exit code 4 if those
     of a table do not match its signature.
     """
-    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.disk_images import DiskImages
+    from sparktxlog.worker.backup.image_places import images_at
     from sparktxlog.worker.backup.restoring import choose_image, damaged_files, tables_of
 
+    store, root = images_at(directory), Path()
     if recount:
+        if not isinstance(store, DiskImages):
+            raise NotOfferedError(
+                f"--recount is not offered for images in a bucket: their files in {store.url} have "
+                "no names of tables",
+                hint="`sparktxlog restore` into a new lake counts the rows; "
+                "`sparktxlog drill --backup` does so aside.",
+                directory=store.url,
+            )
         require_spark()
-    store = ImageStore(directory)
+        root = store.root
     image = choose_image(store, name, None)
     with _bar("verifying") as tell:
         damaged = damaged_files(store, image, tell=tell)
     counted = recount and not damaged
-    wrong = _recount(store.root / image.name, tables_of(image)) if counted else {}
+    wrong = _recount(root / image.name, tables_of(image)) if counted else {}
     if as_json:
         print_json(_summary(image) | {"damaged": damaged} | _counted(counted, wrong))
     elif damaged:
@@ -232,10 +248,10 @@ def restore(
     Digests of all files are compared, then the rows are counted: exit code 4 if the rows of a table
     do not match its signature.  --no-verify skips the count, and needs no Spark.
     """
-    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.image_places import images_at
     from sparktxlog.worker.backup.restoring import choose_image
 
-    store = ImageStore(directory)
+    store = images_at(directory)
     if at is not None and at_most is not None:
         raise typer.BadParameter("--at and --at-most exclude each other")
     image = (
@@ -382,6 +398,8 @@ class _Source:
     #: Empty = no node serves the lake.
     site: str = ""
     commit_tables: Sequence[KeptCommitTable] = ()
+    #: Of the site's tables in buckets.
+    urls: Sequence[str] = ()
 
 
 def _say_what_is_in_a_bucket(url: str | None) -> None:
@@ -408,6 +426,7 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
             lake=lake or checked.lake_dir,
             site=checked.node_id,
             commit_tables=commit_tables_below(checked.commit_table_dir),
+            urls=[url for url in (checked.lake_url, checked.commit_table_url) if url],
         )
     api = NodeApi(url)
     try:
@@ -438,6 +457,7 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
         lake=lake or Path(root),
         site=str(info["node_id"]),
         commit_tables=commit_tables_below(Path(info["commit_table_dir"]), shown),
+        urls=[url for url in (info.get("lake_url"), url_of_tables) if url],
     )
 
 
@@ -452,17 +472,17 @@ def _print_wrong(wrong: Wrong) -> None:
 
 
 def rehearse_image(
-    directory: Path, *, with_spark: bool
+    directory: str, *, with_spark: bool
 ) -> tuple[dict[str, Any], Callable[[], tuple[float, Wrong]]]:
     """Return the newest image, and what restores it aside and counts its rows.
 
     Args:
         with_spark: Whether rows are counted, if there is Spark; digests always are.
     """
-    from sparktxlog.worker.backup.image_store import ImageStore
+    from sparktxlog.worker.backup.image_places import images_at
     from sparktxlog.worker.backup.restoring import choose_image, restore_replica
 
-    store = ImageStore(directory)
+    store = images_at(directory)
     image = choose_image(store, None, None)
     counts = with_spark and find_spec("pyspark") is not None
 

@@ -24,12 +24,11 @@ from sparktxlog.cli.printing import print_json
 @app.command(epilog="Example: sparktxlog drill --backup /backups/site-a --report reports")
 def drill(
     images: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--backup",
             metavar="DIR",
-            help="Also restore the newest image of this directory aside.",
-            parser=local_place,
+            help="Also restore the newest image of this directory, or URL, aside.",
         ),
     ] = None,
     with_spark: Annotated[

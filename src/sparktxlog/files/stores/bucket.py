@@ -162,6 +162,12 @@ class BucketStore:
         self.counts.add(RequestKind.GET, size=len(content))
         return content
 
+    def read_into(self, key: str, offset: int, into: memoryview) -> int:
+        """As `Store.read_into`."""
+        content = self.read(key, offset=offset, size=len(into))
+        into[: len(content)] = content
+        return len(content)
+
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """As `Store.open`."""
         result = self._get(key, offset, None)

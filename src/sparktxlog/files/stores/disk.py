@@ -73,6 +73,11 @@ class DiskStore:
             content.seek(offset)
             return io.BufferedReader(content).read(-1 if size is None else size)
 
+    def read_into(self, key: str, offset: int, into: memoryview) -> int:
+        """As `Store.read_into`."""
+        with self._opened(key) as content:
+            return os.preadv(content.fileno(), [into], offset)
+
     def reader(self, key: str) -> FileIO:
         """As `Store.reader`."""
         file = self._file(key)

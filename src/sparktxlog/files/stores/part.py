@@ -46,6 +46,10 @@ class PartOfStore:
         """As `Store.read`."""
         return self.whole.read(self._key(key), offset=offset, size=size)
 
+    def read_into(self, key: str, offset: int, into: memoryview) -> int:
+        """As `Store.read_into`."""
+        return self.whole.read_into(self._key(key), offset, into)
+
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """As `Store.open`."""
         content = self.whole.open(self._key(key), offset=offset)

@@ -14,11 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Barrier
+from typing import TYPE_CHECKING
 
 from sparktxlog.errors import LyingStoreError, ObjectMissingError, StorageError
 from sparktxlog.files.foreign_files import INCOMING, with_progress
-from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
+
+if TYPE_CHECKING:
+    from sparktxlog.files.stores.bucket import BucketStore
 
 #: Writers that race, and how often: the fewer, the more likely a store is right by luck.
 #: SeaweedFS lets many that race for a name wait for seconds.

@@ -104,6 +104,12 @@ class Store(Protocol):
             ObjectMissingError: Nothing is under the key (definite).
         """
 
+    def read_into(self, key: str, offset: int, into: memoryview) -> int:
+        """Fill a buffer with the bytes from an offset on; return how many there were.
+
+        Errors as `read`.
+        """
+
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """Begin to read the bytes from an offset on, with one request; errors as `read`."""
 

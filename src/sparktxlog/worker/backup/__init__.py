@@ -1,7 +1,11 @@
 """Images of a replica, and restoring them; removal of what is old.
 
-image_store  a directory of images: each is a donor on a disk, with the manifest of a copy
-imaging      makes an image of a replica's newest complete batch
-restoring    a replica from an image
-removal      removes images and entries of attics on request
+image          an image, and its manifest
+image_store    what is asked of a place of images: each is a donor, with the manifest of a copy
+disk_images    one that is a directory
+bucket_images  one in a bucket
+image_places   which of both a path or a URL names
+imaging        makes an image of a replica's newest complete batch
+restoring      a replica from an image
+removal        removes images and entries of attics on request
 """

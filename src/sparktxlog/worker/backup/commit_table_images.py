@@ -23,7 +23,8 @@ from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
 from sparktxlog.storage.lock import DirectoryLock
-from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.backup.image import Image
+from sparktxlog.worker.backup.image_store import ImageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,15 +7,14 @@ the versions of the last complete batch stay readable while the worker goes on. 
 cleanup can remove files; then the backup starts again with a newer batch, and reuses the files that
 are stored already.
 
-A file with the name, size and time that it has in the replica's image before is not read: it gets a
-hard link to that one.  So an image costs only what is new.
+A file with the name, size and time that it has in the replica's image before is not read.  So an
+image costs only what is new.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
@@ -24,33 +23,31 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import needed_files
 from sparktxlog.delta.log_files import files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
-from sparktxlog.files.durability import link_new
 from sparktxlog.files.fetch import Progress
-from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
-from sparktxlog.files.selection import is_file
-from sparktxlog.files.tasks import hash_chunks
 from sparktxlog.worker.backup.commit_table_images import (
     KeptCommitTable,
     commit_table_files,
     place_of,
 )
-from sparktxlog.worker.backup.image_store import (
+from sparktxlog.worker.backup.image import (
     CHUNK_BYTES,
     Image,
     ImageCommitTable,
     ImageFile,
-    ImageStore,
     ImageTable,
+)
+from sparktxlog.worker.backup.image_store import (
+    Before,
+    ImageStore,
+    ImageWriter,
+    Original,
+    VersionGoneError,
     check_image_name,
 )
 from sparktxlog.worker.replica.state import ReplicaState, applied_state, read_state
 
 #: Most attempts, each with a newer batch, when files vanish.
 _ATTEMPTS = 3
-
-
-class VersionGoneError(Exception):
-    """The directory does not hold all files of a version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +90,14 @@ def back_up_replica(
     """
     lake = Path(lake).absolute()
     check_image_name(name)
-    with store.writing():
+    with store.writing() as writer:
         store.check_free(name)
         repeated = 0
         while True:
             drops = _drops_in(lake)
             state = _whole_batch(lake)
             try:
-                backup = _Backup(lake, store, state, tell, drops, commit_tables)
+                backup = _Backup(lake, store, writer, state, tell, drops, commit_tables)
                 return backup.run(name, site, repeated=repeated)
             except (VersionGoneError, FileNotFoundError) as error:
                 repeated += 1
@@ -113,7 +110,7 @@ def back_up_replica(
                     ) from error
             except OSError as error:
                 raise StorageError(
-                    f"backing up {lake} to {store.root} failed: {error}",
+                    f"backing up {lake} to {store.url} failed: {error}",
                     hint="The backup may be repeated: it uses what is stored already.",
                     path=str(error.filename or lake),
                 ) from error
@@ -177,6 +174,7 @@ class _Backup:
         self,
         lake: Path,
         store: ImageStore,
+        writer: ImageWriter,
         state: ReplicaState,
         tell: Progress,
         drops: set[tuple[str, str]],
@@ -185,18 +183,16 @@ class _Backup:
         self._lake = lake
         self._commit_tables = commit_tables
         self._drops = drops
-        self._store = store
+        self._writer = writer
         self._state = state
         self._tell = tell
-        self._directory = store.unfinished(state.worker_id)
-        #: (table, path) → the file in the replica's image before, and where it lies.
+        #: (table, path) → the file in the replica's image before.
         self._before = {
-            (table, file.path): (file, store.root / before.name / table / file.path)
+            (table, file.path): Before(image=before.name, file=file)
             for before in store.newest_of(state.worker_id)
             if before.chunk_bytes == CHUNK_BYTES
             for table, file in before.all_files
         }
-        self._buffer = chunk_buffer(CHUNK_BYTES)
         self._new = self._added = 0
 
     def run(self, name: str, site: str, *, repeated: int) -> BackupResult:
@@ -214,19 +210,12 @@ class _Backup:
             for directory, files in wanted.items()
             for path in files
         )
+        kept: dict[Path, list[ImageFile]] = {directory: [] for directory in wanted}
         done = 0
-        kept: dict[Path, list[ImageFile]] = {}
-        for directory, files in wanted.items():
-            stored = kept[directory] = []
-            for path, size in sorted(files.items()):
-                try:
-                    stored.append(self._keep(directory, path, size))
-                except FileNotFoundError:
-                    if path not in unneeded.get(directory, ()):
-                        raise
-                    continue  # upkeep of the commit table removed it meanwhile
-                done += stored[-1].size_bytes
-                self._tell(done, total)
+        for directory, file in self._keep_all(wanted, unneeded):
+            kept[directory].append(file)
+            done += file.size_bytes
+            self._tell(done, total)
         tables = {
             table: ImageTable(
                 definition=found.definition,
@@ -258,16 +247,44 @@ class _Backup:
             chunk_bytes=CHUNK_BYTES,
             commit_tables=commit_tables,
         )
-        self._store.add(image)
+        self._writer.add(image)
         return BackupResult(
             image=image, new_files=self._new, added_bytes=self._added, repeated=repeated
         )
 
-    def _keep(self, directory: Path, path: str, recorded: int | None) -> ImageFile:
-        """Store a file, unless the image before or a killed backup did; return what it is."""
+    def _keep_all(
+        self, wanted: Mapping[Path, Mapping[str, int | None]], unneeded: Mapping[Path, set[str]]
+    ) -> Iterator[tuple[Path, ImageFile]]:
+        """Store all files; yield each of them with the directory of its table, in their order."""
+
+        def keep(one: tuple[Path, str, int | None]) -> tuple[ImageFile, bool] | None:
+            directory, path, size = one
+            try:
+                return self._keep(directory, path, size)
+            except FileNotFoundError:
+                if path not in unneeded.get(directory, ()):
+                    raise
+                return None  # upkeep of the commit table removed it meanwhile
+
+        files = [
+            (directory, path, size)
+            for directory, found in wanted.items()
+            for path, size in sorted(found.items())
+        ]
+        with ThreadPoolExecutor(self._writer.at_once, "images") as threads:
+            results = map(keep, files) if self._writer.at_once == 1 else threads.map(keep, files)
+            for (directory, _, _), kept in zip(files, results, strict=True):
+                if kept is not None:
+                    file, is_new = kept
+                    self._new += is_new
+                    self._added += file.size_bytes if is_new else 0
+                    yield directory, file
+
+    def _keep(self, directory: Path, path: str, recorded: int | None) -> tuple[ImageFile, bool]:
+        """Store a file; return what it is, and whether its bytes are new."""
         file, table = place_of(directory, path), directory.name
         found = file.stat()
-        size, modified_at = found.st_size, found.st_mtime_ns // 1000
+        size, modified_ns = found.st_size, found.st_mtime_ns
         if recorded is not None and recorded != size:
             raise CorruptLogError(
                 f"{file} has {size} bytes, its table recorded {recorded}",
@@ -275,19 +292,19 @@ class _Backup:
                 table=table,
                 path=str(file),
             )
-        target = self._directory / table / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        before, place = self._before.get((table, path), (None, target))
-        digests = ""
-        if before is not None and (before.size_bytes, before.modified_at) == (size, modified_at):
-            digests = before.digests if _link(place, target, size) else ""
-        elif is_file(target, size) and target.stat().st_mtime_ns == found.st_mtime_ns:
-            # Its name came after its bytes.
-            digests = "".join(hash_chunks(target, size, CHUNK_BYTES))
-        if not digests:
-            digests = _copy(file, target, found, self._buffer)
-            self._new, self._added = self._new + 1, self._added + size
-        return ImageFile(path=path, size_bytes=size, modified_at=modified_at, digests=digests)
+        before = self._before.get((table, path))
+        if before is not None:
+            same = (before.file.size_bytes, before.file.modified_at) == (size, modified_ns // 1000)
+            before = before if same else None
+        original = Original(
+            table=table,
+            path=path,
+            file=file,
+            size_bytes=size,
+            modified_ns=modified_ns,
+            chunk_bytes=CHUNK_BYTES,
+        )
+        return self._writer.keep(self._state.worker_id, original, before)
 
 
 def _size_of(file: Path) -> int:
@@ -296,32 +313,3 @@ def _size_of(file: Path) -> int:
         return file.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _link(place: Path, target: Path, size: int) -> bool:
-    """Link a stored file; False if it is gone, was cut, or cannot have one name more."""
-    if not is_file(place, size):
-        return False
-    target.unlink(missing_ok=True)
-    try:
-        return link_new(place, target, copies=False)
-    except OSError:
-        return False
-
-
-def _copy(file: Path, target: Path, found: os.stat_result, buffer: memoryview) -> str:
-    """Copy a file, durably and with its time; return the digests of its chunks.
-
-    Raises:
-        VersionGoneError: It is not the one that was found.
-    """
-    part, done, digests = target.with_name(f"{target.name}.part"), 0, list[str]()
-    with open(file, "rb") as content:
-        while size := content.readinto(buffer):
-            write_chunk(part, buffer[:size], done)
-            digests.append(hashlib.sha256(buffer[:size]).hexdigest())
-            done += size
-    if done != found.st_size:
-        raise VersionGoneError(f"{file} changed while it was read")
-    complete_part(part, target, done, found.st_mtime_ns)
-    return "".join(digests)

@@ -1,6 +1,6 @@
 """Removes old images and entries of attics when an operator asks for it.
 
-    directories of images   images from which no log can be replayed; rests of killed backups
+    places of images        images from which no log can be replayed; rests of killed backups
     attics of the site      what was set aside (`attic`)
 
 Nothing is removed automatically.  An image may be removed when no worker can replay from it,
@@ -17,7 +17,8 @@ from typing import Any
 
 from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError, TxLogError
-from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.backup.image import Image
+from sparktxlog.worker.backup.image_places import images_at
 from sparktxlog.worker.replica.state import read_state
 
 #: Newest images of a site that are always kept.
@@ -29,8 +30,8 @@ _DAY_US = 86_400_000_000
 class Unwanted:
     """What to remove."""
 
-    #: Directory of images; None = no image.
-    images: Path | None = None
+    #: Directory of images, or URL of a prefix; None = no image.
+    images: Path | str | None = None
     #: Newest images of the site to keep, ≥ 1.
     keep_images: int = KEEP_IMAGES
     #: Remove what was put into an attic of the site more days ago, ≥ 1; None = nothing.
@@ -56,10 +57,10 @@ class Unwanted:
                 raise InvalidRequestError(
                     f"{name} is {value}", hint="1 is the least.", field=name, value=value
                 )
-        if self.images is not None and not ImageStore(self.images).names():
+        if self.images is not None and not images_at(self.images).names():
             raise InvalidRequestError(
                 f"there are no backup images in {self.images}",
-                hint="Name the directory that `sparktxlog backup` writes to.",
+                hint="Name the place that `sparktxlog backup` writes to.",
                 field="images",
                 value=str(self.images),
             )
@@ -157,16 +158,16 @@ def _attempt(kind: str, work: Callable[[], Removal]) -> Removal:
 
 def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
     assert unwanted.images is not None
-    store = ImageStore(unwanted.images)
+    store = images_at(unwanted.images)
     state = read_state(lake)
     worker_id = state.worker_id if state is not None else None
-    with store.writing():
+    with store.writing() as writer:
         # All are read first: if a manifest is damaged, nobody knows which ones are the newest.
         images = store.images()
         own = [image for image in images if _is_own(image, site, worker_id)]
         gone = outlived(own, site.kept_after, unwanted.keep_images)
         names = [image.name for image in gone]
-        files, size_bytes = store.remove(names, dry_run=unwanted.dry_run)
+        files, size_bytes = writer.remove(names, dry_run=unwanted.dry_run)
     return Removal(
         kind="images",
         removed=names,

@@ -1,7 +1,7 @@
 """Restores a replica from an image; the log after the image then brings it to any position.
 
-It is a copy from a donor on a disk: staged in a workspace below the lake, each chunk compared with
-its digest, then swapped in by a rename of each table.
+It is a copy from a donor that is a store: staged in a workspace below the lake, each chunk compared
+with its digest, then swapped in by a rename of each table.
 
 A restored replica is a new worker: it reports the image's position and chain hash, its node finds
 both in its queue (IN_SYNC), and the worker replays the rest.  While files are written, the lake
@@ -22,16 +22,16 @@ from time import time_ns
 import msgspec
 
 from sparktxlog.delta.log_files import is_in_log
-from sparktxlog.errors import InvalidRequestError, NotFoundError, StorageError
+from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError, StorageError
 from sparktxlog.files.durability import move_durably, sync_directory, write_durably
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.part_writer import chunk_buffer
-from sparktxlog.files.selection import is_file
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path, check_table_name
 from sparktxlog.worker.apply.cutting import Cut
-from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.backup.image import Image
+from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.replica.state import (
     RESTORING,
     STATE_DIRECTORY,
@@ -68,7 +68,7 @@ def choose_image(store: ImageStore, name: str | None, at_most: int | None) -> Im
     if not found:
         limit = "" if at_most is None else f" at or before position {at_most}"
         raise NotFoundError(
-            f"there is no image{limit} in {store.root}",
+            f"there is no image{limit} in {store.url}",
             hint="`sparktxlog backup list` shows what is there.",
         )
     return max(found, key=lambda image: (image.position, image.created_at))
@@ -126,19 +126,25 @@ def restore_replica(
 def damaged_files(
     store: ImageStore, image: Image, *, tell: Progress = lambda done, total: None
 ) -> list[dict[str, str]]:
-    """Read all files of an image; return table, path and place of the damaged ones."""
+    """Read all files of an image; return table, path and place of the damaged ones.
+
+    Raises:
+        StorageError: They cannot be read: a bucket does not answer, or refuses it.
+    """
     damaged, done, total = list[dict[str, str]](), 0, image.size_bytes
     donor, buffer = store.donor(image), chunk_buffer(image.chunk_bytes)
+    sizes = store.sizes(image)
     for name, file in image.all_files:
-        place, size = donor.root / name / file.path, file.size_bytes
+        key, size = donor.keys[name, file.path], file.size_bytes
         try:
-            found = is_file(place, size)
+            found = sizes.get(key) == size
             for offset in range(0, size if found else 0, donor.chunk_bytes):
                 donor.fetch(name, file.path, offset, buffer[: size - offset])
-        except StorageError:
+        except CorruptLogError:
             found = False
         if not found:
-            damaged.append({"table": name, "path": file.path, "stored": str(place)})
+            stored = store.store.url_of(key)
+            damaged.append({"table": name, "path": file.path, "stored": stored})
         done += size
         tell(done, total)
     return damaged

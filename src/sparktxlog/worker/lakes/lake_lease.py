@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,8 +30,10 @@ from sparktxlog.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Created
+
+if TYPE_CHECKING:
+    from sparktxlog.files.stores.bucket import BucketStore
 
 _logger = logging.getLogger(__name__)
 
@@ -77,6 +80,7 @@ class LakeLease:
         holder: Names the holder: a second process of the same name must not run, and its lock is
             taken over at once.
         clock: Steady, seconds.
+        owned, owner: What is locked, and by what, for messages.
     """
 
     def __init__(
@@ -89,10 +93,14 @@ class LakeLease:
         margin_s: float = MARGIN_S,
         renew_s: float = RENEW_S,
         clock: Callable[[], float] = awake_or_not,
+        owned: str = "replica",
+        owner: str = "worker",
     ) -> None:
         self._store, self._key = store, key
         self._expiry_s, self._margin_s, self._renew_s = expiry_s, margin_s, renew_s
         self._clock, self._holder = clock, holder
+        self._owned, self._rule = f"the {owned} in {store.url}", f"One {owner} writes a {owned}"
+        self._owner = owner
         self._said = Held(holder=holder, fence=0, machine=socket.gethostname(), process=os.getpid())
         #: Mark of the object; until when it counts; why it does not any more.
         self._mark, self._until, self._lost = "", 0.0, ""
@@ -136,7 +144,7 @@ class LakeLease:
                 return
         raise LockedError(
             f"{self._store.url_of(self._key)} was taken by others, {_ATTEMPTS} times in turn",
-            hint="One worker writes a replica; stop the others first.",
+            hint=f"{self._rule}; stop the others first.",
             path=self._store.url,
         )
 
@@ -164,8 +172,8 @@ class LakeLease:
         """
         if self._lost:
             raise LockedError(
-                f"the replica in {self._store.url} was taken over: {self._lost}",
-                hint="One worker writes a replica.  This one was too slow, or out of reach of the "
+                f"{self._owned} was taken over: {self._lost}",
+                hint=f"{self._rule}.  This one was too slow, or out of reach of the "
                 "bucket; the other one goes on.",
                 path=self._store.url,
             )
@@ -230,9 +238,9 @@ class LakeLease:
         # Stores keep whole seconds.
         if left_s > -1:
             raise LockedError(
-                f"the replica in {self._store.url} is owned by another worker (process "
+                f"{self._owned} is owned by another {self._owner} (process "
                 f"{there.process} of {there.machine})",
-                hint="One worker writes a replica; stop that one first.  If it was killed, its "
+                hint=f"{self._rule}; stop that one first.  If it was killed, its "
                 f"lock ends in {max(left_s, 0) + 1:.0f} s.",
                 path=self._store.url,
                 machine=there.machine,
@@ -259,6 +267,6 @@ class LakeLease:
             url = self._store.url_of(self._key)
             raise CorruptLogError(
                 f"the lock {url} cannot be read: {error}",
-                hint="If no worker runs, remove the object.",
+                hint=f"If no {self._owner} runs, remove the object.",
                 path=url,
             ) from error

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from sparktxlog.errors import LockedError, NotOfferedError
-from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url, whole_bucket
@@ -14,6 +14,9 @@ from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.payload_files import PayloadFiles, StagedInBucket, StagedOnDisk
+
+if TYPE_CHECKING:
+    from sparktxlog.files.stores.bucket import BucketStore
 
 #: How long a request is repeated: what begins while a lock is held ends before it expires, unless
 #: an answer stands still.
@@ -51,28 +54,34 @@ def refuse_in_bucket(lake: str | Path, what: str, instead: str = "") -> Path:
     return Path(local_path(str(lake), "lake")).absolute()
 
 
-def bucket_at(lake: str) -> BucketStore:
+def bucket_at(place: str, field: str = "lake") -> BucketStore:
     """Return the store of a lake in a bucket, as the environment of this process says.
 
+    Args:
+        field: What is there, for errors.
+
     Raises:
         ConfigError, MissingDependencyError: As `store_at`.
     """
-    return _store_at(lake, StoreSettings.of_environment(_PATIENCE_S))
+    return _store_at(place, field, StoreSettings.of_environment(_PATIENCE_S))
 
 
-def lock_store_at(lake: str) -> BucketStore:
+def lock_store_at(place: str, field: str = "lake") -> BucketStore:
     """Return the store for the lock of a lake: a request that hangs fails in time for others.
 
+    Args:
+        field: As in `bucket_at`.
+
     Raises:
         ConfigError, MissingDependencyError: As `store_at`.
     """
-    return _store_at(lake, StoreSettings.of_environment(_PATIENCE_OF_LOCK_S, _ANSWER_OF_LOCK_S))
+    settings = StoreSettings.of_environment(_PATIENCE_OF_LOCK_S, _ANSWER_OF_LOCK_S)
+    return _store_at(place, field, settings)
 
 
-def _store_at(lake: str, settings: StoreSettings) -> BucketStore:
-    store = store_at(lake, settings, field="lake")
-    assert isinstance(store, BucketStore)
-    return store
+def _store_at(place: str, field: str, settings: StoreSettings) -> BucketStore:
+    # A site on disks has no library for buckets, so their class is not imported.
+    return cast("BucketStore", store_at(place, settings, field=field))
 
 
 def payloads_at(payloads: str) -> PayloadFiles:

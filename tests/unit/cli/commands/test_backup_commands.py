@@ -13,7 +13,7 @@ from tests.support.image_lake import Lake, rows
 from sparktxlog.api.jobs import job_options
 from sparktxlog.cli.commands import backup_commands
 from sparktxlog.model.restore_point import RestorePoint, point_key
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.replica.state import read_state
 
 
@@ -167,7 +167,7 @@ def test_a_lake_that_no_node_serves_is_backed_up_without_commit_tables(
 def test_a_damaged_image_is_named(shell: Shell, lake: Lake, tmp_path: Path) -> None:
     store = tmp_path / "backups"
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
-    file = ImageStore(store).image("one").tables["t"].files[-1]
+    file = DiskImages(store).image("one").tables["t"].files[-1]
     path = store / "one" / "t" / file.path
     path.write_bytes(b"another")
     found = shell.json("backup", "verify", store, "one", code=1)

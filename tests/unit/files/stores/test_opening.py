@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.Mon
     with pytest.raises(MissingDependencyError, match="gs://lake") as caught:
         store_at("gs://lake/x")
     assert caught.value.hint == 'Run: pip install "sparktxlog[gcs]"'
+
+
+def test_a_site_on_disks_needs_no_library_for_buckets() -> None:
+    entries = (
+        "cli.command_line",
+        "api.jobs.upkeep",
+        "worker.replica.replica_driver",
+        "runtime.node",
+    )
+    imports = "; ".join(f"import sparktxlog.{name}" for name in entries)
+    program = f"import sys; sys.modules['obstore'] = None; {imports}"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_missing_file_of_credentials_is_named(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from sparktxlog.worker.backup.commit_table_images import (
     commit_tables_below,
     restore_commit_tables,
 )
-from sparktxlog.worker.backup.image_store import Image, ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
+from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.restoring import damaged_files
 
@@ -82,7 +83,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
     }
 
 
-def backed_up(site: tuple[Lake, StagedTable], store: ImageStore, name: str) -> Image:
+def backed_up(site: tuple[Lake, StagedTable], store: DiskImages, name: str) -> Image:
     """Back the site up."""
     lake, table = site
     return back_up_replica(lake.path, store, name=name, commit_tables=below(table)).image
@@ -92,7 +93,7 @@ def test_a_restored_table_is_the_one_that_was_backed_up(
     site: tuple[Lake, StagedTable], tmp_path: Path
 ) -> None:
     _, table = site
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     image = backed_up(site, store, "one")
     (kept,) = image.commit_tables.values()
     assert (kept.version, len(kept.files)) == (2, 6)
@@ -119,7 +120,7 @@ def test_files_that_came_after_a_restore_was_broken_off_are_kept(
     site: tuple[Lake, StagedTable], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, table = site
-    store, root = ImageStore(tmp_path / "images"), tmp_path / "restored"
+    store, root = DiskImages(tmp_path / "images"), tmp_path / "restored"
     image = backed_up(site, store, "one")
     monkeypatch.setattr(durability, "sync_parents", Mock(side_effect=OSError("killed")))
     with pytest.raises(StorageError, match="killed"):
@@ -136,7 +137,7 @@ def test_one_restore_stages_at_a_time(
 ) -> None:
     """A part that another one completed, and so renamed, would begin again with a gap."""
     monkeypatch.setattr(imaging, "CHUNK_BYTES", 64)
-    store, root = ImageStore(tmp_path / "images"), tmp_path / "restored"
+    store, root = DiskImages(tmp_path / "images"), tmp_path / "restored"
     image = backed_up(site, store, "one")
     written: list[int] = []
 
@@ -155,10 +156,10 @@ def test_one_restore_stages_at_a_time(
 
 def test_their_files_are_verified_and_kept(site: tuple[Lake, StagedTable], tmp_path: Path) -> None:
     _, table = site
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     image = backed_up(site, store, "one")
-    with store.writing():
-        assert store.remove(dry_run=True) == (0, 0)
+    with store.writing() as writer:
+        assert writer.remove(dry_run=True) == (0, 0)
     assert damaged_files(store, image) == []
     file = image.commit_tables[table.table_id].files[-1]
     (store.root / "one" / table.table_id / file.path).write_bytes(b"damaged")
@@ -171,10 +172,13 @@ def test_their_files_are_verified_and_kept(site: tuple[Lake, StagedTable], tmp_p
 def test_an_image_of_a_later_format_is_refused(
     site: tuple[Lake, StagedTable], tmp_path: Path
 ) -> None:
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     back_up_replica(site[0].path, store, name="one")
-    with pytest.raises(CorruptLogError, match="format 2 is not known here"):
-        store.add(replace(store.image("one"), name="later", format_version=2))
+    with (
+        store.writing() as writer,
+        pytest.raises(CorruptLogError, match="format 2 is not known here"),
+    ):
+        writer.add(replace(store.image("one"), name="later", format_version=2))
         store.image("later")
 
 
@@ -198,7 +202,7 @@ def test_commits_that_delta_cleaned_up_are_taken_by_their_second_name(
     TablePlaces(table.directory.parent).keep_commits(table.table_id, None)
     for version in (0, 1):
         table.published(version).unlink()
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     image = backed_up(site, store, "one")
     assert [kept.version for kept in image.commit_tables.values()] == [2]
     restore_commit_tables(store, image, tmp_path / "restored")
@@ -228,13 +232,13 @@ def test_a_damaged_table_is_refused(site: tuple[Lake, StagedTable], tmp_path: Pa
     needed.write_bytes(b"longer")
     publish(table, 1)
     with pytest.raises(CorruptLogError, match="has 6 bytes"):
-        backed_up(site, ImageStore(tmp_path / "images"), "one")
+        backed_up(site, DiskImages(tmp_path / "images"), "one")
 
 
 def test_an_image_of_a_stranger_writes_nowhere_else(
     site: tuple[Lake, StagedTable], tmp_path: Path
 ) -> None:
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     image = backed_up(site, store, "one")
     (table,) = image.commit_tables.values()
     outside = replace(table, files=(replace(table.files[0], path="../../x"),))
@@ -249,7 +253,7 @@ def test_a_file_that_upkeep_removes_during_a_backup_is_left_out(
     site: tuple[Lake, StagedTable], tmp_path: Path
 ) -> None:
     lake, table = site
-    store = ImageStore(tmp_path / "images")
+    store = DiskImages(tmp_path / "images")
     named = [
         file.path for file in backed_up(site, store, "before").commit_tables.popitem()[1].files
     ]
@@ -260,7 +264,7 @@ def test_a_file_that_upkeep_removes_during_a_backup_is_left_out(
         """Remove a file when the first one is stored, after all were listed."""
         return back_up_replica(
             lake.path,
-            ImageStore(tmp_path / path),
+            DiskImages(tmp_path / path),
             name="one",
             commit_tables=below(table),
             tell=lambda *_: (table.directory / path).unlink(missing_ok=True),

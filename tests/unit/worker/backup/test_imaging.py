@@ -30,7 +30,7 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.worker.backup import imaging, restoring
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica, image_name, version_files
 from sparktxlog.worker.backup.restoring import choose_image, damaged_files, restore_replica
 from sparktxlog.worker.replica.state import (
@@ -49,12 +49,12 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ImageStore:
-    return ImageStore(tmp_path / "backups")
+def store(tmp_path: Path) -> DiskImages:
+    return DiskImages(tmp_path / "backups")
 
 
 def test_a_restored_image_is_the_replica_at_its_position(
-    lake: Lake, store: ImageStore, tmp_path: Path
+    lake: Lake, store: DiskImages, tmp_path: Path
 ) -> None:
     before = read_state(lake.path)
     assert before is not None
@@ -87,7 +87,7 @@ def test_a_restored_image_is_the_replica_at_its_position(
 
 
 def test_a_second_backup_stores_and_reads_only_what_is_new(
-    lake: Lake, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, store: DiskImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back_up_replica(lake.path, store, name="one")
     before = stored_files(store)
@@ -110,7 +110,7 @@ def test_a_second_backup_stores_and_reads_only_what_is_new(
 
 
 def test_a_file_of_another_time_or_cut_in_the_image_before_is_stored_again(
-    lake: Lake, store: ImageStore
+    lake: Lake, store: DiskImages
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     touched, cut = (file for file in image.tables["t"].files[:2])
@@ -121,7 +121,7 @@ def test_a_file_of_another_time_or_cut_in_the_image_before_is_stored_again(
 
 
 def test_digests_of_chunks_of_another_size_are_not_taken_over(
-    lake: Lake, store: ImageStore, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, store: DiskImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back_up_replica(lake.path, store, name="one")
     monkeypatch.setattr(imaging, "CHUNK_BYTES", 512)
@@ -129,7 +129,7 @@ def test_digests_of_chunks_of_another_size_are_not_taken_over(
     assert image.chunk_bytes == 512 and damaged_files(store, store.image("two")) == []
 
 
-def test_an_image_is_a_directory_of_tables(lake: Lake, store: ImageStore) -> None:
+def test_an_image_is_a_directory_of_tables(lake: Lake, store: DiskImages) -> None:
     back_up_replica(lake.path, store, name="one")
     assert rows(store.root / "one") == rows(lake.path)
     (store.root / "one").rename(store.root / "kept")
@@ -139,10 +139,10 @@ def test_an_image_is_a_directory_of_tables(lake: Lake, store: ImageStore) -> Non
 def test_a_directory_of_an_earlier_commit_is_refused(tmp_path: Path) -> None:
     (tmp_path / "known.jsonl").touch()
     with pytest.raises(InvalidRequestError, match="earlier commit"):
-        ImageStore(tmp_path)
+        DiskImages(tmp_path)
 
 
-def test_names_are_checked_and_images_never_overwritten(lake: Lake, store: ImageStore) -> None:
+def test_names_are_checked_and_images_never_overwritten(lake: Lake, store: DiskImages) -> None:
     for name in ("default", "Default", "lock", "", "../x", ".hidden", "a/b", "x" * 101):
         with pytest.raises(InvalidNameError, match="cannot name"):
             back_up_replica(lake.path, store, name=name)
@@ -156,7 +156,7 @@ def test_names_are_checked_and_images_never_overwritten(lake: Lake, store: Image
     assert image_name(1_700_000_000_000_000) == "20231114T221320Z"
 
 
-def test_what_must_not_be_backed_up(lake: Lake, store: ImageStore, tmp_path: Path) -> None:
+def test_what_must_not_be_backed_up(lake: Lake, store: DiskImages, tmp_path: Path) -> None:
     with pytest.raises(NotAppliedError, match="nothing was applied"):
         back_up_replica(tmp_path / "nowhere", store, name="x")
     lake.record(copying=PendingCopy(copy_id="c", started_at=1))
@@ -171,24 +171,24 @@ def test_what_must_not_be_backed_up(lake: Lake, store: ImageStore, tmp_path: Pat
     assert store.names() == []
 
 
-def test_one_backup_writes_at_a_time(lake: Lake, store: ImageStore) -> None:
+def test_one_backup_writes_at_a_time(lake: Lake, store: DiskImages) -> None:
     with store.writing(), pytest.raises(LockedError, match="is in use by"):
-        back_up_replica(lake.path, ImageStore(store.root), name="x")
+        back_up_replica(lake.path, DiskImages(store.root), name="x")
 
 
-def test_a_killed_backup_goes_on_behind_what_is_stored(lake: Lake, store: ImageStore) -> None:
+def test_a_killed_backup_goes_on_behind_what_is_stored(lake: Lake, store: DiskImages) -> None:
     for number in range(10, 20):
         lake.append((number, "x"))
     script = f"""
 import os, signal
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 files = []
 def tell(done, total):
     files.append(done)
     if len(files) == 9:
         os.kill(os.getpid(), signal.SIGKILL)
-back_up_replica({str(lake.path)!r}, ImageStore({str(store.root)!r}), name="one", tell=tell)
+back_up_replica({str(lake.path)!r}, DiskImages({str(store.root)!r}), name="one", tell=tell)
 """
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
@@ -205,7 +205,7 @@ back_up_replica({str(lake.path)!r}, ImageStore({str(store.root)!r}), name="one",
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_file_is_found_before_the_worker_can_start(
-    lake: Lake, store: ImageStore, tmp_path: Path, damage: str
+    lake: Lake, store: DiskImages, tmp_path: Path, damage: str
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     victim = next(file for file in image.tables["t"].files if file.path.endswith(".parquet"))
@@ -237,7 +237,7 @@ def test_a_damaged_file_is_found_before_the_worker_can_start(
         assert rows(tmp_path / "new") == rows(lake.path)
 
 
-def test_a_damaged_manifest_is_found(lake: Lake, store: ImageStore) -> None:
+def test_a_damaged_manifest_is_found(lake: Lake, store: DiskImages) -> None:
     back_up_replica(lake.path, store, name="one")
     path = store.root / "one" / "_image.json"
     content = path.read_text()
@@ -250,7 +250,7 @@ def test_a_damaged_manifest_is_found(lake: Lake, store: ImageStore) -> None:
 
 
 def test_a_lake_that_is_not_empty_is_refused_and_untouched(
-    lake: Lake, store: ImageStore, tmp_path: Path
+    lake: Lake, store: DiskImages, tmp_path: Path
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     other = tmp_path / "other"
@@ -268,7 +268,7 @@ def test_a_lake_that_is_not_empty_is_refused_and_untouched(
 
 
 def test_a_broken_off_restore_is_removed_only_by_force(
-    lake: Lake, store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, store: DiskImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     new = tmp_path / "new"
@@ -289,7 +289,7 @@ def test_a_broken_off_restore_is_removed_only_by_force(
 
 
 def test_a_killed_restore_leaves_nothing_a_worker_would_take(
-    lake: Lake, store: ImageStore, tmp_path: Path
+    lake: Lake, store: DiskImages, tmp_path: Path
 ) -> None:
     image = back_up_replica(lake.path, store, name="one").image
     new = tmp_path / "new"
@@ -298,9 +298,9 @@ def test_a_killed_restore_leaves_nothing_a_worker_would_take(
         script = f"""
 import os, signal
 from pathlib import Path
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.restoring import restore_replica
-store = ImageStore({str(store.root)!r})
+store = DiskImages({str(store.root)!r})
 renamed = []
 def dying(rename):
     def act(path, target):
@@ -326,7 +326,7 @@ restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True)
     assert rows(new) == rows(lake.path)
 
 
-def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: ImageStore) -> None:
+def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: DiskImages) -> None:
     back_up_replica(lake.path, store, name="two")
     lake.append((4, "x"))
     back_up_replica(lake.path, store, name="three")
@@ -352,7 +352,7 @@ def vacuum_at(files: int, act: Callable[[], None]) -> Callable[[int, int], None]
 
 
 def test_a_vacuum_meanwhile_makes_it_take_a_newer_batch(
-    lake: Lake, store: ImageStore, tmp_path: Path
+    lake: Lake, store: DiskImages, tmp_path: Path
 ) -> None:
     def compact_and_vacuum() -> None:
         lake.append((4, "x"))
@@ -375,7 +375,7 @@ def drop_table(lake: Lake, position: int) -> None:
     Attic.of_lake(lake.path).put(directory, kind=Kind.DROPPED, **said)
 
 
-def test_a_drop_meanwhile_makes_it_take_a_newer_batch(lake: Lake, store: ImageStore) -> None:
+def test_a_drop_meanwhile_makes_it_take_a_newer_batch(lake: Lake, store: DiskImages) -> None:
     """The next table of that name may have a version of the same number, with other files."""
     drop_table(lake, 1)
     position = lake.append((4, "x")).position
@@ -388,7 +388,7 @@ def test_a_drop_meanwhile_makes_it_take_a_newer_batch(lake: Lake, store: ImageSt
     assert (done.repeated, done.image.position) == (1, position + 1)
 
 
-def test_a_file_that_is_gone_for_good_is_an_error(lake: Lake, store: ImageStore) -> None:
+def test_a_file_that_is_gone_for_good_is_an_error(lake: Lake, store: DiskImages) -> None:
     (file,) = (lake.path / "t" / "p=x").glob(
         DeltaTable(lake.path / "t").file_uris()[0].split("/")[-1]
     )
@@ -398,7 +398,7 @@ def test_a_file_that_is_gone_for_good_is_an_error(lake: Lake, store: ImageStore)
     assert store.names() == []
 
 
-def test_a_file_of_another_size_is_an_error(lake: Lake, store: ImageStore) -> None:
+def test_a_file_of_another_size_is_an_error(lake: Lake, store: DiskImages) -> None:
     file = next((lake.path / "t" / "p=x").glob("*.parquet"))
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CorruptLogError, match="recorded"):

@@ -14,7 +14,7 @@ from tests.support.image_lake import Lake, rows, stored_files
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import InvalidRequestError, NotFoundError
-from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.removal import (
     Removal,
@@ -39,9 +39,9 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def store(tmp_path: Path, lake: Lake) -> ImageStore:
+def store(tmp_path: Path, lake: Lake) -> DiskImages:
     """Five images of site A, at positions 1 to 5."""
-    made = ImageStore(tmp_path / "backups")
+    made = DiskImages(tmp_path / "backups")
     for number in range(1, 6):
         lake.append((number, "x"))
         back_up_replica(lake.path, made, name=f"at{number}", site="A")
@@ -55,7 +55,7 @@ def remove(lake: Lake, *, kept_after: int = 0, **unwanted: object) -> Removal:
     return removal
 
 
-def test_nothing_is_removed_that_nobody_named(lake: Lake, store: ImageStore) -> None:
+def test_nothing_is_removed_that_nobody_named(lake: Lake, store: DiskImages) -> None:
     site = SiteLog(node_id="A", log_id="l", kept_after=99, attics=(Attic(lake.path),))
     assert not Unwanted().anything
     assert remove_expired(lake.path, Unwanted(), site, now_us=NOW_US) == []
@@ -74,7 +74,7 @@ def test_nothing_is_removed_that_nobody_named(lake: Lake, store: ImageStore) -> 
     ],
 )
 def test_images_go_that_the_log_has_outlived_but_the_newest(
-    lake: Lake, store: ImageStore, kept_after: int, keep: int, gone: list[str]
+    lake: Lake, store: DiskImages, kept_after: int, keep: int, gone: list[str]
 ) -> None:
     dry = remove(lake, images=store.root, kept_after=kept_after, keep_images=keep, dry_run=True)
     assert len(store.names()) == 5
@@ -87,7 +87,7 @@ def test_images_go_that_the_log_has_outlived_but_the_newest(
 
 
 def test_files_of_no_image_go_and_the_rest_is_restorable(
-    lake: Lake, store: ImageStore, tmp_path: Path
+    lake: Lake, store: DiskImages, tmp_path: Path
 ) -> None:
     data = lake.path / "t"
     # One file takes the place of all, and the older ones are needed by older images only.
@@ -112,13 +112,13 @@ def test_files_of_no_image_go_and_the_rest_is_restorable(
     lake.append((6, "x"))
     image = back_up_replica(lake.path, store, name="at7", site="A").image
     assert damaged_files(store, image) == []
-    with pytest.raises(NotFoundError):
-        store.remove(["at7", "at1"])
+    with store.writing() as writer, pytest.raises(NotFoundError):
+        writer.remove(["at7", "at1"])
     assert store.names() == ["at6", "at7"]
 
 
 def test_images_of_others_and_of_another_log_are_left_alone(
-    lake: Lake, store: ImageStore, tmp_path: Path
+    lake: Lake, store: DiskImages, tmp_path: Path
 ) -> None:
     other = Lake(tmp_path / "other")
     for number in (1, 2):
@@ -138,7 +138,7 @@ def test_images_of_others_and_of_another_log_are_left_alone(
 
 
 def test_a_damaged_manifest_or_another_backup_keeps_everything(
-    lake: Lake, store: ImageStore
+    lake: Lake, store: DiskImages
 ) -> None:
     with store.writing():
         busy = remove(lake, images=store.root, kept_after=99)

@@ -1,0 +1,192 @@
+"""Images in a bucket: each content once, whatever images and sites have it.
+
+    images/<name>.json      manifest, created last, by one condition
+    contents/<digest>       bytes of files, by the digests of their chunks and their size
+    lock                    held while somebody writes (`worker.lakes.lake_lease`)
+
+A bucket has no links, so files of several images are one object, which has no table's name.  What
+is under a digest never changes: to put it again does no harm, and a killed backup's next one finds
+what was sent.  Only a removal could, of what a backup relies on, so both hold the lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sparktxlog.errors import StorageError
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.files.stores.proof import prove
+from sparktxlog.files.stores.store import Created
+from sparktxlog.files.tasks import chunk_count, hash_chunks
+from sparktxlog.storage.lock import LOCK_NAME
+from sparktxlog.worker.backup.image import Image, ImageFile, manifest_of
+from sparktxlog.worker.backup.image_store import (
+    IMAGE_NAME,
+    Before,
+    ImageStore,
+    Original,
+    VersionGoneError,
+    check_image_name,
+)
+from sparktxlog.worker.lakes.lake_lease import LakeLease
+from sparktxlog.worker.lakes.lake_places import bucket_at, lock_store_at
+
+_IMAGES, _CONTENTS, _SUFFIX = "images", "contents", ".json"
+#: Files that are sent, and chunks that are fetched, at the same time.
+_AT_ONCE = 8
+#: A backup waits for the proof of a bucket that is new to it.
+_PROOF: dict[str, Any] = {"racers": 4, "races": 1}
+
+
+class BucketImages(ImageStore):
+    """The images below one prefix of a bucket, which the environment of this process reaches.
+
+    Raises:
+        ConfigError: The URL names no bucket, or the environment does not fit (definite).
+        MissingDependencyError: The extra for its provider is not installed (definite).
+    """
+
+    streams = _AT_ONCE
+
+    def __init__(self, url: str) -> None:
+        self.store: BucketStore = bucket_at(url, "directory of images")
+        self._lock_store = lock_store_at(url, "directory of images")
+
+    def made(self) -> dict[str, float]:
+        """As `ImageStore.made`."""
+        found = self.store.list(_IMAGES)
+        made = {one.key.removeprefix(f"{_IMAGES}/"): one.changed_s for one in found}
+        names = {key.removesuffix(_SUFFIX): at for key, at in made.items() if key.endswith(_SUFFIX)}
+        return {name: at for name, at in names.items() if IMAGE_NAME.fullmatch(name)}
+
+    def manifest_key(self, name: str) -> str:
+        """As `ImageStore.manifest_key`."""
+        return f"{_IMAGES}/{name}{_SUFFIX}"
+
+    def file_key(self, image: str, table: str, file: ImageFile) -> str:
+        """As `ImageStore.file_key`."""
+        return f"{_CONTENTS}/{_content_key(file)}"
+
+    def sizes(self, image: Image) -> dict[str, int]:
+        """As `ImageStore.sizes`."""
+        return {found.key: found.size_bytes for found in self.store.list(_CONTENTS)}
+
+    @contextmanager
+    def writing(self) -> Iterator[_Writer]:
+        """As `ImageStore.writing`.
+
+        Raises:
+            LyingStoreError: The bucket is new here, and does not keep its promises (definite).
+        """
+        if self.store.find(LOCK_NAME) is None:
+            prove(self.store, **_PROOF)
+        lease = LakeLease(
+            self._lock_store,
+            LOCK_NAME,
+            secrets.token_hex(16),
+            owned="place of images",
+            owner="backup or removal",
+        )
+        lease.take()
+        try:
+            contents = PartOfStore(self.store, _CONTENTS, lease.check)
+            there = {found.key: found.size_bytes for found in contents.list()}
+            yield _Writer(self, contents, PartOfStore(self.store, _IMAGES, lease.check), there)
+        finally:
+            lease.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Methods are those of `ImageWriter`."""
+
+    images: BucketImages
+    contents: PartOfStore
+    manifests: PartOfStore
+    #: Bytes of each content that is there.
+    there: dict[str, int]
+    at_once: int = _AT_ONCE
+
+    def keep(
+        self, worker_id: str, original: Original, before: Before | None
+    ) -> tuple[ImageFile, bool]:
+        """As `ImageWriter.keep`; several threads may call it."""
+        if before is not None and self._has(before.file):
+            return before.file, False
+        file = ImageFile(
+            path=original.path,
+            size_bytes=original.size_bytes,
+            modified_at=original.modified_ns // 1000,
+            digests=self._digests(original),
+        )
+        if self._has(file):
+            return file, False
+        key = _content_key(file)
+        try:
+            # One that was cut is mended, for older images, too.
+            self.contents.replace(key, original.file)
+        except StorageError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from None  # removed meanwhile
+            raise
+        if self._is_other(original):
+            self.contents.remove([key])
+            raise VersionGoneError(f"{original.file} changed while it was read")
+        self.there[key] = file.size_bytes
+        return file, True
+
+    def _has(self, file: ImageFile) -> bool:
+        return self.there.get(_content_key(file)) == file.size_bytes
+
+    def _digests(self, original: Original) -> str:
+        size, chunk_bytes = original.size_bytes, original.chunk_bytes
+        found = hash_chunks(original.file, size, chunk_bytes)
+        if len(found) != chunk_count(size, chunk_bytes) or self._is_other(original):
+            raise VersionGoneError(f"{original.file} changed while it was read")
+        return "".join(found)
+
+    def _is_other(self, original: Original) -> bool:
+        found = original.file.stat()
+        return (found.st_size, found.st_mtime_ns) != (original.size_bytes, original.modified_ns)
+
+    def add(self, image: Image) -> None:
+        """As `ImageWriter.add`."""
+        name = f"{image.name}{_SUFFIX}"
+        if self.manifests.create(name, manifest_of(image)) is not Created.NEW:
+            raise self.images.taken(image.name)
+
+    def remove(self, names: Iterable[str] = (), *, dry_run: bool = False) -> tuple[int, int]:
+        """As `ImageWriter.remove`.
+
+        Raises:
+            CorruptLogError: A manifest that stays is damaged, so nobody knows what it needs
+                (definite: nothing was removed).
+        """
+        gone = {check_image_name(name) for name in names}
+        there = {found.key.removesuffix(_SUFFIX): found for found in self.manifests.list()}
+        for name in sorted(gone - there.keys()):
+            raise self.images.no_image(name)
+        needed = {
+            _content_key(file)
+            for name in self.images.names()
+            if name not in gone
+            for _, file in self.images.image(name).all_files
+        }
+        unneeded = self.there.keys() - needed
+        sizes = [there[name].size_bytes for name in gone] + [self.there[key] for key in unneeded]
+        if not dry_run:
+            # No manifest is ever there without its contents.
+            self.manifests.remove(f"{name}{_SUFFIX}" for name in sorted(gone))
+            self.contents.remove(sorted(unneeded))
+        return len(sizes), sum(sizes)
+
+
+def _content_key(file: ImageFile) -> str:
+    digest = hashlib.sha256(file.digests.encode()).hexdigest()
+    return f"{digest}-{file.size_bytes}"

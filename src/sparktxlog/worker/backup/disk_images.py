@@ -1,0 +1,207 @@
+"""Images in a directory: each is a directory of Delta tables, and files are shared by hard links.
+
+    <name>/_image.json      manifest: position, tables, files with the digests of their chunks
+    <name>/<table>/<path>   a file of a table as it was at the site; a commit table has its UUID
+    .<worker id>.new/       a backup that is not finished; that replica's next one goes on there
+    .<name>.gone/           an image that is being removed
+    lock                    held while somebody writes
+
+An image gets its name by one rename.  A file that the replica's image before has too is a hard link
+to that one's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.files.durability import (
+    link_new,
+    move_durably,
+    remove_at_once,
+    sync_directory,
+    write_durably,
+)
+from sparktxlog.files.part_writer import chunk_buffer, complete_part, write_chunk
+from sparktxlog.files.selection import is_file
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.tasks import hash_chunks
+from sparktxlog.model.ids import local_path
+from sparktxlog.storage.lock import DirectoryLock
+from sparktxlog.worker.backup.image import CHUNK_BYTES, Image, ImageFile, manifest_of
+from sparktxlog.worker.backup.image_store import (
+    IMAGE_NAME,
+    Before,
+    ImageStore,
+    Original,
+    VersionGoneError,
+    check_image_name,
+)
+
+#: No table can have this name.
+_MANIFEST = "_image.json"
+
+
+class DiskImages(ImageStore):
+    """The images of one directory.
+
+    Raises:
+        InvalidRequestError: The directory is elsewhere, or an earlier commit wrote it (definite).
+    """
+
+    #: One is written while another one is hashed.
+    streams = 2
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(local_path(str(root), "directory of images")).absolute()
+        if (self.root / "known.jsonl").exists():
+            raise InvalidRequestError(
+                f"an earlier commit of sparktxlog wrote the images in {self.root}",
+                hint="Name a new directory; restore those images with the commit that wrote them.",
+                path=str(self.root),
+            )
+        self.store = DiskStore(self.root)
+
+    def made(self) -> dict[str, float]:
+        """As `ImageStore.made`."""
+        found = (path.parent for path in self.root.glob(f"*/{_MANIFEST}"))
+        return {one.name: one.stat().st_mtime_ns for one in found if IMAGE_NAME.fullmatch(one.name)}
+
+    def manifest_key(self, name: str) -> str:
+        """As `ImageStore.manifest_key`."""
+        return f"{name}/{_MANIFEST}"
+
+    def file_key(self, image: str, table: str, file: ImageFile) -> str:
+        """As `ImageStore.file_key`."""
+        return f"{image}/{table}/{file.path}"
+
+    def sizes(self, image: Image) -> dict[str, int]:
+        """As `ImageStore.sizes`."""
+        return {found.key: found.size_bytes for found in self.store.list(image.name)}
+
+    def check_free(self, name: str) -> None:
+        """As `ImageStore.check_free`; anything else of that name counts, too."""
+        if (self.root / check_image_name(name)).exists():
+            raise self.taken(name)
+
+    def unfinished(self, worker_id: str) -> Path:
+        """Return the directory in which a replica's next image is made."""
+        return self.root / f".{worker_id}.new"
+
+    @contextmanager
+    def writing(self) -> Iterator[_Writer]:
+        """As `ImageStore.writing`."""
+        lock = DirectoryLock(self.root)
+        try:
+            yield _Writer(self, chunk_buffer(CHUNK_BYTES))
+        finally:
+            lock.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Methods are those of `ImageWriter`."""
+
+    images: DiskImages
+    buffer: memoryview
+    at_once: int = 1
+
+    def keep(
+        self, worker_id: str, original: Original, before: Before | None
+    ) -> tuple[ImageFile, bool]:
+        """As `ImageWriter.keep`."""
+        size, modified_ns = original.size_bytes, original.modified_ns
+        target = self.images.unfinished(worker_id) / original.table / original.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        digests = ""
+        if before is not None:
+            place = self.images.root / before.image / original.table / original.path
+            digests = before.file.digests if _link(place, target, size) else ""
+        elif is_file(target, size) and target.stat().st_mtime_ns == modified_ns:
+            # Its name came after its bytes.
+            digests = "".join(hash_chunks(target, size, original.chunk_bytes))
+        if is_new := not digests:
+            digests = _copy(original, target, self.buffer[: original.chunk_bytes])
+        file = ImageFile(
+            path=original.path, size_bytes=size, modified_at=modified_ns // 1000, digests=digests
+        )
+        return file, is_new
+
+    def add(self, image: Image) -> None:
+        """As `ImageWriter.add`; files that the image does not have are removed."""
+        self.images.check_free(image.name)
+        directory = self.images.unfinished(image.worker_id)
+        directory.mkdir(exist_ok=True)
+        wanted = {directory / table / file.path for table, file in image.all_files}
+        for path in [*directory.rglob("*")]:
+            if path not in wanted and not path.is_dir():
+                path.unlink()
+        write_durably(directory / _MANIFEST, manifest_of(image))
+        for folder, _, _ in os.walk(directory):
+            sync_directory(folder)
+        move_durably(directory, self.images.root / image.name)
+
+    def remove(self, names: Iterable[str] = (), *, dry_run: bool = False) -> tuple[int, int]:
+        """As `ImageWriter.remove`."""
+        root = self.images.root
+        images = [root / check_image_name(name) for name in names]
+        for directory in images:
+            if not (directory / _MANIFEST).exists():
+                raise self.images.no_image(directory.name)
+        left = [*root.glob(".*.new"), *root.glob(".*.gone")]
+        freed = _freed([*left, *images])
+        if not dry_run:
+            for directory in left:
+                shutil.rmtree(directory)
+            for directory in images:
+                remove_at_once(directory, directory.with_name(f".{directory.name}.gone"))
+        return freed
+
+
+def _link(place: Path, target: Path, size: int) -> bool:
+    """Link a stored file; False if it is gone, was cut, or cannot have one name more."""
+    if not is_file(place, size):
+        return False
+    target.unlink(missing_ok=True)
+    try:
+        return link_new(place, target, copies=False)
+    except OSError:
+        return False
+
+
+def _copy(original: Original, target: Path, buffer: memoryview) -> str:
+    """Copy a file, durably and with its time; return the digests of its chunks.
+
+    Raises:
+        VersionGoneError: It is not the one that was found.
+    """
+    part, done, digests = target.with_name(f"{target.name}.part"), 0, list[str]()
+    with open(original.file, "rb") as content:
+        while size := content.readinto(buffer):
+            write_chunk(part, buffer[:size], done)
+            digests.append(hashlib.sha256(buffer[:size]).hexdigest())
+            done += size
+    if done != original.size_bytes:
+        raise VersionGoneError(f"{original.file} changed while it was read")
+    complete_part(part, target, done, original.modified_ns)
+    return "".join(digests)
+
+
+def _freed(directories: Iterable[Path]) -> tuple[int, int]:
+    """Return number and bytes of the files that have no name outside of some directories."""
+    names, found = Counter[int](), dict[int, os.stat_result]()
+    for directory in directories:
+        for path in directory.rglob("*"):
+            if path.is_file():
+                status = path.lstat()
+                names[status.st_ino] += 1
+                found[status.st_ino] = status
+    last = [found[inode].st_size for inode in found if found[inode].st_nlink == names[inode]]
+    return len(last), sum(last)

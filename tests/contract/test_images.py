@@ -1,0 +1,357 @@
+"""What a place of backup images promises: a directory, and a prefix of a bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support import store_servers
+from tests.support.command_line import invoke
+from tests.support.faulty_way import Fault, by_chance, faulty_way
+from tests.support.image_lake import Lake, rows
+from tests.support.store_servers import BUCKET, StoreServer
+
+from sparktxlog.errors import (
+    ConfigError,
+    CorruptLogError,
+    InvalidRequestError,
+    LockedError,
+    LyingStoreError,
+    NotFoundError,
+    StorageError,
+    StoreForbiddenError,
+)
+from sparktxlog.worker.backup import bucket_images
+from sparktxlog.worker.backup.bucket_images import BucketImages
+from sparktxlog.worker.backup.image import Image
+from sparktxlog.worker.backup.image_places import check_apart, images_at
+from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.removal import SiteLog, Unwanted, remove_expired
+from sparktxlog.worker.backup.restoring import choose_image, damaged_files, restore_replica
+from sparktxlog.worker.replica.state import read_state
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
+        yield server
+
+
+def _reach(server: StoreServer, monkeypatch: pytest.MonkeyPatch, endpoint: str = "") -> None:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    if endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+
+
+@pytest.fixture
+def url(seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A prefix of its own, which the environment reaches."""
+    _reach(seaweedfs, monkeypatch)
+    return f"s3://{BUCKET}/images/{os.urandom(8).hex()}"
+
+
+@pytest.fixture
+def bucket(url: str) -> BucketImages:
+    return BucketImages(url)
+
+
+@pytest.fixture(params=["disk", "seaweedfs"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "disk":
+        return str(tmp_path / "images")
+    found: str = request.getfixturevalue("url")
+    return found
+
+
+@pytest.fixture
+def images(place: str) -> ImageStore:
+    return images_at(place)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake(tmp_path / "lake")
+    made.append((1, "a b/%=é"), (2, "x"))
+    made.append((3, "x"))
+    return made
+
+
+def _named(image: Image, ending: str) -> str:
+    return next(file.path for _, file in image.all_files if file.path.endswith(ending))
+
+
+def _key(images: ImageStore, image: Image, path: str) -> str:
+    return images.donor(image).keys["t", path]
+
+
+def _contents(images: BucketImages) -> set[str]:
+    return {found.key for found in images.store.list("contents")}
+
+
+# -- either place ----------------------------------------------------------------------------------
+
+
+def test_a_restored_image_is_the_replica_at_its_position(
+    lake: Lake, images: ImageStore, tmp_path: Path
+) -> None:
+    before, wanted = read_state(lake.path), rows(lake.path)
+    done = back_up_replica(lake.path, images, name="one", site="A")
+    assert done.new_files == done.image.files == 5
+    lake.append((4, "x"))
+    assert images.image("one") == done.image and images.names() == ["one"]
+    assert damaged_files(images, done.image) == []
+    state = restore_replica(images, images.image("one"), tmp_path / "new")
+    assert rows(tmp_path / "new") == wanted and read_state(tmp_path / "new") == state
+    assert before is not None and state.tables == before.tables
+    with pytest.raises(NotFoundError, match="Images: one"):
+        images.image("two")
+
+
+def test_a_second_backup_stores_only_what_is_new(lake: Lake, images: ImageStore) -> None:
+    back_up_replica(lake.path, images, name="one")
+    again = back_up_replica(lake.path, images, name="two")
+    assert (again.new_files, again.added_bytes) == (0, 0)
+    lake.append((4, "x"))
+    # One data file and one commit.
+    assert back_up_replica(lake.path, images, name="three").new_files == 2
+    assert [image.name for image in images.images()] == ["one", "two", "three"]
+    assert all(damaged_files(images, image) == [] for image in images.images())
+
+
+def test_an_image_is_never_overwritten_and_one_backup_writes_at_a_time(
+    lake: Lake, images: ImageStore, place: str
+) -> None:
+    done = back_up_replica(lake.path, images, name="one")
+    with pytest.raises(InvalidRequestError, match="already"):
+        back_up_replica(lake.path, images, name="one")
+    with images.writing() as writer:
+        with pytest.raises(LockedError):
+            back_up_replica(lake.path, images_at(place), name="two")
+        with pytest.raises(InvalidRequestError, match="already"):
+            writer.add(done.image)
+    assert images.names() == ["one"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_file_is_named_and_not_restored(
+    lake: Lake, images: ImageStore, tmp_path: Path, damage: str
+) -> None:
+    image = back_up_replica(lake.path, images, name="one").image
+    victim = _named(image, ".parquet")
+    key = _key(images, image, victim)
+    content = images.store.read(key)
+    if damage == "remove":
+        images.store.remove([key])
+    else:
+        flipped = content[:40] + bytes([content[40] ^ 1]) + content[41:]
+        images.store.replace(key, flipped if damage == "flip" else content[:-10])
+    (found,) = damaged_files(images, image)
+    assert found == {"table": "t", "path": victim, "stored": images.store.url_of(key)}
+    with pytest.raises(CorruptLogError, match=re.escape(images.store.url_of(key))):
+        restore_replica(images, image, tmp_path / "new")
+    if damage != "flip":  # the site is still there
+        done = back_up_replica(lake.path, images, name="two")
+        assert done.new_files == 1 and damaged_files(images, done.image) == []
+
+
+def test_what_the_log_has_outlived_goes_and_the_rest_is_restorable(
+    lake: Lake, images: ImageStore, place: str, tmp_path: Path
+) -> None:
+    for number in range(3, 6):
+        back_up_replica(lake.path, images, name=f"at{number}", site="A")
+        lake.append((number, "y"))
+    before = len(list(images.store.list()))
+    site = SiteLog(node_id="A", log_id="l", kept_after=99)
+    wanted = Unwanted(images=place, keep_images=1)
+    dry = Unwanted(images=place, keep_images=1, dry_run=True)
+    (planned,) = remove_expired(lake.path, dry, site, now_us=1)
+    assert len(list(images.store.list())) == before
+    (done,) = remove_expired(lake.path, wanted, site, now_us=1)
+    assert (done.removed, done.kept, done.failed) == (["at3", "at4"], 1, "")
+    assert (planned.files, planned.size_bytes) == (done.files, done.size_bytes) and done.files == 2
+    image = choose_image(images, None, None)
+    restore_replica(images, image, tmp_path / "new")
+    assert images.names() == ["at5"] and len(rows(tmp_path / "new")) == 5
+    # What a backup that was broken off left, goes by the next removal.
+    image_file = _key(images, image, _named(image, ".parquet"))
+    with images.writing() as writer, pytest.raises(NotFoundError):
+        writer.remove(["at5", "never"])
+    assert images.store.find(image_file) is not None
+
+
+def test_a_damaged_manifest_keeps_everything(lake: Lake, images: ImageStore, place: str) -> None:
+    for name in ("one", "two"):
+        back_up_replica(lake.path, images, name=name, site="A")
+    images.store.replace(images.manifest_key("two"), b"{}")
+    before = {found.key for found in images.store.list()}
+    site = SiteLog(node_id="A", log_id="l", kept_after=99)
+    (done,) = remove_expired(lake.path, Unwanted(images=place), site, now_us=1)
+    assert "is damaged" in done.failed and done.removed == []
+    assert before == {found.key for found in images.store.list()}
+    # The next backup uses the one before.
+    assert back_up_replica(lake.path, images, name="three").new_files == 0
+
+
+def test_the_commands_take_either(
+    lake: Lake,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def said(*arguments: object, code: int = 0) -> dict[str, object]:
+        assert invoke(monkeypatch, *map(str, arguments), "--json") == code
+        answer: dict[str, object] = json.loads(capsys.readouterr().out)
+        return answer
+
+    made = said("backup", place, "--lake", lake.path, "--name", "one")
+    assert made["new_files"] == made["files"] == 5
+    assert said("backup", "verify", place)["damaged"] == []
+    new = tmp_path / "new"
+    assert said("restore", place, "--lake", new, "--no-verify")["digests"] == "equal"
+    assert rows(new) == rows(lake.path)
+
+
+# -- buckets ---------------------------------------------------------------------------------------
+
+
+def test_a_bucket_has_each_content_once(lake: Lake, bucket: BucketImages, tmp_path: Path) -> None:
+    image = back_up_replica(lake.path, bucket, name="one", site="A").image
+    before = _contents(bucket)
+    assert len(before) == image.files
+    # Another replica of the same files: other times, the same contents.
+    restore_replica(bucket, image, tmp_path / "new")
+    other = back_up_replica(tmp_path / "new", bucket, name="two", site="B")
+    assert (other.new_files, _contents(bucket)) == (0, before)
+
+
+def test_a_backup_that_was_killed_goes_on_after_what_it_sent(
+    lake: Lake, bucket: BucketImages
+) -> None:
+    for number in range(10, 20):
+        lake.append((number, "x"))
+    script = f"""
+import os, signal
+from sparktxlog.worker.backup.image_places import images_at
+from sparktxlog.worker.backup.imaging import back_up_replica
+files = []
+def tell(done, total):
+    files.append(done)
+    if len(files) == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+back_up_replica({str(lake.path)!r}, images_at({bucket.url!r}), name="one", tell=tell)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    sent = len(_contents(bucket))
+    assert bucket.names() == [] and sent >= 9
+    with pytest.raises(LockedError, match=r"One backup or removal writes .* lock ends in \d+ s"):
+        back_up_replica(lake.path, bucket, name="one")
+    bucket.store.remove(["lock"])  # as if that time were over
+    done = back_up_replica(lake.path, bucket, name="one")
+    assert done.new_files == done.image.files - sent and damaged_files(bucket, done.image) == []
+
+
+def test_contents_of_no_image_go(lake: Lake, bucket: BucketImages) -> None:
+    back_up_replica(lake.path, bucket, name="one")
+    before = _contents(bucket)
+    bucket.store.create("contents/left", b"of a backup that was killed")
+    with bucket.writing() as writer:
+        assert writer.remove(dry_run=True) == writer.remove() == (1, 27)
+    assert _contents(bucket) == before
+
+
+def test_a_writer_that_lost_its_lock_removes_nothing(lake: Lake, bucket: BucketImages) -> None:
+    back_up_replica(lake.path, bucket, name="one")
+    before = _contents(bucket)
+    lost = LockedError("taken over")
+    with bucket.writing() as writer:
+        writer.contents.may_write.__self__._lost = str(lost)  # type: ignore[attr-defined]
+        with pytest.raises(LockedError):
+            writer.remove(["one"])
+    assert _contents(bucket) == before and bucket.names() == ["one"]
+
+
+def test_lost_answers_and_cut_bodies_make_no_other_image(
+    lake: Lake,
+    url: str,
+    seaweedfs: StoreServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(10, 20):
+        lake.append((number, "x"))
+    with faulty_way(seaweedfs.endpoint, by_chance(0.2, 7)) as way:
+        _reach(seaweedfs, monkeypatch, way.url)
+        images = images_at(url)
+        done = back_up_replica(lake.path, images, name="one")
+        assert done.new_files == done.image.files == 25
+        with pytest.raises(InvalidRequestError, match="already"):
+            back_up_replica(lake.path, images, name="one")
+        restore_replica(images, images.image("one"), tmp_path / "new")
+        assert way.happened[Fault.LOST] and way.happened[Fault.CUT]
+    assert rows(tmp_path / "new") == rows(lake.path)
+    _reach(seaweedfs, monkeypatch)
+    direct = BucketImages(url)
+    assert damaged_files(direct, direct.image("one")) == [] and len(_contents(direct)) == 25
+
+
+def test_a_bucket_that_refuses_is_no_damage(
+    lake: Lake, bucket: BucketImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = back_up_replica(lake.path, bucket, name="one").image
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another one")
+    with pytest.raises(StoreForbiddenError):
+        damaged_files(BucketImages(bucket.url), image)
+
+
+def test_a_bucket_that_lies_is_refused(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store_servers.rclone(tmp_path / "state") as server:
+        _reach(server, monkeypatch)
+        with pytest.raises(LyingStoreError):
+            back_up_replica(lake.path, images_at(f"s3://{BUCKET}/images"), name="one")
+
+
+def test_places_that_are_none_are_refused(
+    bucket: BucketImages, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="directory of images is 'ftp://a/b'"):
+        images_at("ftp://a/b")
+    outside, around = bucket.url[:-1], f"{bucket.url}/rows"
+    check_apart(bucket, [outside, around])
+    for site in (bucket.url, bucket.url.rpartition("/")[0]):
+        with pytest.raises(InvalidRequestError, match="where tables of the site lie"):
+            check_apart(bucket, [site])
+    assert invoke(monkeypatch, "backup", "verify", bucket.url, "--recount") != 0
+    assert "not offered for images in a bucket" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("act", ["remove", "change"])
+def test_a_file_that_goes_while_it_is_sent_is_in_no_image(
+    lake: Lake, bucket: BucketImages, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    hash_chunks = bucket_images.hash_chunks
+
+    def and_then(path: Path, size: int, chunk: int) -> list[str]:
+        found = hash_chunks(path, size, chunk)
+        if path.suffix == ".parquet":
+            path.unlink() if act == "remove" else path.write_bytes(b"x" * size)
+        return found
+
+    monkeypatch.setattr(bucket_images, "hash_chunks", and_then)
+    with pytest.raises(StorageError, match="cannot be backed up"):
+        back_up_replica(lake.path, bucket, name="one")
+    assert bucket.names() == [] and not bucket.store.find("images/one.json")
