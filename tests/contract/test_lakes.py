@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
@@ -20,9 +21,11 @@ import pytest
 from tests.support import store_servers
 from tests.support.faulty_way import Fault, faulty_way
 from tests.support.node_processes import wait_until
+from tests.support.replica_lakes import contents
 from tests.support.store_servers import BUCKET, StoreServer
 from tests.support.worker_log import LogBuilder, own_commit, table
 
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version, store_of
 from sparktxlog.errors import (
@@ -36,11 +39,12 @@ from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
 from sparktxlog.worker.apply.placing import Placer, placed_path
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
-from sparktxlog.worker.lakes.bucket_lake import BucketLake, attic_key
+from sparktxlog.worker.lakes.bucket_lake import ATTIC, BucketLake, attic_key
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.lake_lease import LakeLease
@@ -72,6 +76,7 @@ def store(seaweedfs: StoreServer) -> BucketStore:
 @pytest.fixture(params=["disk", "bucket"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "disk":
+        (tmp_path / "lake").mkdir()
         return DiskLake(tmp_path / "lake")
     return BucketLake(request.getfixturevalue("store"), lambda: None)
 
@@ -200,6 +205,90 @@ def test_a_payload_of_another_bucket_is_sent_once(
     table = BucketLake(store, lambda: None).table("t")
     assert elsewhere.put(file, table, "part") is Created.NEW
     assert table.read("part") == (log.payloads / file.path).read_bytes()
+
+
+@pytest.fixture
+def donated(tmp_path: Path) -> Path:
+    """A whole table of another site in a directory: two versions, a checkpoint and a data file."""
+    made, lake = LogBuilder(tmp_path / "donor"), DiskLake(tmp_path / "donor" / "lake")
+    made.transaction().create(ORDERS)
+    create_table(lake.table("t"), ORDERS, "{}", {"appId": "b", "version": 0})
+    made.staged("append", "t", [(7, "of the donor")])
+    made.publish()
+    place(made, lake)
+    (lake.table("t") / "_delta_log" / f"{1:020}.checkpoint.parquet").write_bytes(b"checkpoint")
+    return lake.table("t")
+
+
+def files_of(lake: Lake, name: str) -> dict[str, bytes]:
+    store = store_of(lake.table(name))
+    return {one.key: store.read(one.key) for one in store.list()}
+
+
+def test_a_directory_becomes_a_table(tmp_path: Path, lake: Lake, donated: Path) -> None:
+    given = contents(donated)
+    lake.take_over("t", donated, "copy 1")
+    assert files_of(lake, "t") == given
+    assert not lake.is_begun("t", "copy 1")
+    back = tmp_path / "back"
+    lake.bring_back("t", back)
+    assert contents(back) == given
+
+
+def test_a_replaced_table_and_its_rows_are_kept(
+    tmp_path: Path, log: LogBuilder, lake: Lake, donated: Path
+) -> None:
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    place(log, lake)
+    before = files_of(lake, "t")
+    drafts = Attic.of_lake(tmp_path / "lake")
+    with drafts.draft("copy 1") as draft:
+        draft.mkdir()
+        (draft / "rows").write_bytes(b"of others")
+        rows = lake.put_rows("t", draft, "copy 1", "written by others", {"rows": 1})
+    kept = lake.keep("t", "copy 1", "unreadable", {"note": "?"})
+    assert files_of(lake, "t") == before
+    where = lake.set_aside("t", "copy 1", "replaced", Kind.TABLE, {"version": 1})
+    assert not lake.has("t") and where.startswith(f"{lake.url}/_sparktxlog/attic/")
+    lake.take_over("t", donated, "copy 1")
+    found = lake.kept("t")
+    assert [(one.kind, one.mark, one.why) for one in found] == [
+        (Kind.ROWS, "copy 1", "written by others"),
+        (Kind.TABLE, "copy 1", "unreadable"),
+        (Kind.TABLE, "copy 1", "replaced"),
+    ]
+    assert [one.id for one in found[1:]] == ["table-t-copy 1", "table-t-copy 1-2"]
+    assert found[0].facts == {"rows": 1} and found[0].place == rows.place
+    assert found[2].place == where and lake.kept("other") == []
+    attic = store_of(lake.table("_sparktxlog")) if isinstance(lake, DiskLake) else lake.table(ATTIC)
+    root = "attic/" if isinstance(lake, DiskLake) else ""
+    for entry in found[1:]:
+        top = f"{root}{entry.id}/content/"
+        assert {one.key.removeprefix(top) for one in attic.list(f"{root}{entry.id}/content")} == {
+            *before
+        }
+    lake.forget(kept)
+    assert [one.kind for one in lake.kept("t")] == [Kind.ROWS, Kind.TABLE]
+
+
+def test_files_of_a_donor_are_added_and_damaged_ones_replaced(
+    tmp_path: Path, log: LogBuilder, lake: Lake
+) -> None:
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    place(log, lake)
+    (path,) = live_files(lake.table("t")).sizes
+    store = store_of(lake.table("t"))
+    whole = store.read(path)
+    store.replace(path, b"damaged")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "same").write_bytes(whole)
+    (source / "new").write_bytes(b"another")
+    for _ in range(2):
+        lake.add_files("t", {path: source / "same", "p=1/new": source / "new"})
+    assert (store.read(path), store.read("p=1/new")) == (whole, b"another")
 
 
 # -- in a bucket -----------------------------------------------------------------------------------
@@ -346,6 +435,111 @@ def test_a_removal_asks_for_the_lock_before_each_request(
     taken = BucketLake(store, lambda: None)
     taken.set_aside("t", "7", "why")
     assert not taken.has("t")
+
+
+class KilledAtAWrite:
+    """Lets some writes happen, and ends the process then."""
+
+    def __init__(self, writes: int) -> None:
+        self.left = writes
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise LockedError("killed here")
+
+
+def test_a_table_that_is_replaced_goes_on_after_each_kill(
+    tmp_path: Path, store: BucketStore, donated: Path
+) -> None:
+    """One write more each time: the old table is whole in the attic, the new one in its place."""
+    given, kills = contents(donated), 0
+    log, lake = in_bucket(tmp_path, store, Holder())
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    place(log, lake)
+    before = files_of(lake, "t")
+
+    def replaced(one: BucketLake) -> None:
+        if not one.is_begun("t", "c"):
+            if one.has("t") and not files_of(one, "t").items() >= given.items():
+                one.set_aside("t", "c", "replaced", Kind.TABLE)
+            one.take_over("t", donated, "c")
+        else:
+            one.take_over("t", donated, "c")
+
+    for writes in range(60):
+        try:
+            replaced(BucketLake(store, KilledAtAWrite(writes)))
+            break
+        except LockedError:
+            kills += 1
+    assert 5 < kills < 60
+    assert files_of(lake, "t") == given and not lake.is_begun("t", "c")
+    (kept,) = lake.kept("t")
+    part = PartOfStore(store, f"{ATTIC}/{kept.id}")
+    assert {one.key.removeprefix("content/") for one in part.list("content")} == {*before}
+    assert not [one for one in part.list() if one.key == "moving"]
+
+
+def test_what_another_donor_left_goes_before_the_table_is_there(
+    tmp_path: Path, store: BucketStore, donated: Path
+) -> None:
+    lake, given = BucketLake(store, lambda: None), contents(donated)
+    other = tmp_path / "other"
+    lake.take_over("t", donated, "c")
+    lake.bring_back("t", other)
+    (other / "_delta_log" / f"{1:020}.json").write_bytes(b"{}")
+    (other / "_delta_log" / f"{2:020}.json").write_bytes(b"{}")
+    (other / "more").write_bytes(b"more")
+    killed = BucketLake(store, KilledAtAWrite(7))
+    with pytest.raises(LockedError):
+        killed.take_over("t", other, "c")
+    assert lake.is_begun("t", "c") and not lake.is_begun("t", "d")
+    lake.take_over("t", donated, "c")
+    assert files_of(lake, "t") == given
+
+
+def test_own_objects_are_brought_where_a_copy_looks(
+    tmp_path: Path, store: BucketStore, donated: Path
+) -> None:
+    lake, given = BucketLake(store, lambda: None), contents(donated)
+    lake.take_over("t", donated, "c")
+    wanted = {path: len(content) for path, content in given.items()}
+    (first, second, *_) = wanted
+    wanted[first] += 1
+    staged = tmp_path / "staged"
+    (staged / second).parent.mkdir(parents=True)
+    (staged / second).write_bytes(b"is there")
+    lake.bring_own("t", wanted | {"elsewhere": 5}, staged)
+    del given[first]
+    assert contents(staged) == given | {second: b"is there"}
+
+
+def test_lost_answers_replace_a_table_once(
+    tmp_path: Path, seaweedfs: StoreServer, store: BucketStore, donated: Path
+) -> None:
+    """Every third answer is lost after the store took the request."""
+    given, asked = contents(donated), count()
+
+    def choose(method: str) -> Fault:
+        return Fault.LOST if method != "GET" and next(asked) % 3 == 0 else Fault.NONE
+
+    log, lake = in_bucket(tmp_path, store, Holder())
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    place(log, lake)
+    before = files_of(lake, "t")
+    prefix = store.url.removeprefix(f"s3://{BUCKET}/")
+    with faulty_way(seaweedfs.endpoint, choose) as way:
+        far = BucketLake(seaweedfs.store(prefix, endpoint=way.url), lambda: None)
+        far.set_aside("t", "c", "replaced", Kind.TABLE)
+        far.take_over("t", donated, "c")
+        assert way.happened[Fault.LOST] > 5
+    assert files_of(lake, "t") == given
+    (kept,) = lake.kept("t")
+    part = PartOfStore(store, f"{ATTIC}/{kept.id}/content")
+    assert {one.key for one in part.list()} == {*before}
 
 
 # -- the lock --------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Acts: `story` commits all kinds of operations at A and applies them at both sites; `die` ends the
 process after a commit of the next batch, before the state says so; `go-on` applies the rest;
-`verify` recounts.
+`verify` recounts.  `copy` copies A's replica into the bucket, `copy-back` the bucket's to A's disk;
+`die-copying` ends the process while a copy puts files; `repair` repairs a table at the bucket.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import sparktxlog
 from sparktxlog.api.session import build_session
-from sparktxlog.errors import LockedError, NotOfferedError
+from sparktxlog.errors import LockedError
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.worker.apply.steps import TableSteps
+from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.lakes import bucket_lake
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.bucket_replica import BucketReplica, open_replica
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -27,9 +30,10 @@ from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.verify import verify_replica
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from sparktxlog.api.connect import TxLog
+    from sparktxlog.files.stores.store import Store
 
 QUICK = {
     "spark.sql.shuffle.partitions": "1",
@@ -92,10 +96,6 @@ def apply_at(spark: SparkSession, url: str, at_least: int) -> dict[str, Any]:
             name: sorted(json.dumps(row.asDict()) for row in log.table(name).collect())
             for name in state.tables
         },
-        "by_format": {
-            name: sorted(json.dumps(row.asDict()) for row in by_format(spark, url, name).collect())
-            for name in state.tables
-        },
         "by_view": {
             name: spark.table(f"site.{name}").count()
             for name in state.tables
@@ -107,9 +107,10 @@ def apply_at(spark: SparkSession, url: str, at_least: int) -> dict[str, Any]:
     }
 
 
-def by_format(spark: SparkSession, url: str, name: str) -> DataFrame:
-    """Return a table as the data source reads it, file by file."""
-    return spark.read.format("txlog").option("url", url).load(name)
+def by_format(spark: SparkSession, url: str, name: str) -> list[str]:
+    """Return the rows of a table as the data source reads them, file by file."""
+    found = spark.read.format("txlog").option("url", url).load(name)
+    return sorted(json.dumps(row.asDict()) for row in found.collect())
 
 
 def refused(url: str, other: Path) -> str:
@@ -124,16 +125,42 @@ def refused(url: str, other: Path) -> str:
     return ""
 
 
-def not_offered(spark: SparkSession, url: str) -> str:
-    """Ask for a repair by files; return why not."""
+def repaired(spark: SparkSession, url: str, *, local: bool) -> dict[str, Any]:
+    """Repair a table of the site; return what was found and done."""
     with closing(HttpLogSource(url)) as source:
         info = source.info()
         with closing(open_replica(info.lake, info.lake_root)) as replica:
-            try:
-                Applier(spark, source, replica).repair("plain", local=True)
-            except NotOfferedError as error:
-                return str(error)
-    return ""
+            outcome = Applier(spark, source, replica).repair("plain", local=local)
+    found = outcome.found
+    return {"way": found.way.value, "reason": found.reason, "copy": found.copy} | {
+        "done": outcome.done,
+        "kept": outcome.path,
+    }
+
+
+def copied(spark: SparkSession, url: str) -> dict[str, Any]:
+    """Replace the replica of a site by a copy; return what was done."""
+    with closing(HttpLogSource(url)) as source:
+        info = source.info()
+        with closing(open_replica(info.lake, info.lake_root)) as replica:
+            forced = CopyOptions(forced=True)
+            outcome = Applier(spark, source, replica, copies=forced).catch_up(60)
+    (made,) = outcome.copies
+    return {"tables": made.tables, "kept": made.quarantined, "reused": made.reused_bytes}
+
+
+def die_at_a_put(url: str, spark: SparkSession) -> None:
+    """Copy, and end in the middle of the second table, while its log is put."""
+    put_file, done = bucket_lake.put_file, list[str]()
+
+    def put_and_die(store: Store, key: str, file: Path) -> None:
+        put_file(store, key, file)
+        done.append(store.url)
+        if len({*done}) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    bucket_lake.put_file = put_and_die  # type: ignore[attr-defined]
+    copied(spark, url)
 
 
 def die_at_a_commit(url: str, spark: SparkSession) -> None:
@@ -159,8 +186,10 @@ def main(act: str, here: str, bucket: str, other: str) -> None:
         found["first"] = apply_at(spark, bucket, position)
         position = change_all(log, spark)
         found |= {"a": apply_at(spark, here, position), "b": apply_at(spark, bucket, position)}
+        # Deletion vectors, partitions, a renamed and a new column.
+        names = ("vectors", "parted", "plain")
+        found["by format"] = {name: by_format(spark, bucket, name) for name in names}
         found["second worker"] = refused(bucket, Path(other))
-        found["repair"] = not_offered(spark, bucket)
     elif act == "die":
         log.upsert("plain", spark.sql("SELECT 1L AS id, 'late' AS w, 1 AS n"))
         log.append("parted", spark.sql("SELECT 7L AS id, 'late' AS p"))
@@ -171,6 +200,20 @@ def main(act: str, here: str, bucket: str, other: str) -> None:
     elif act == "go-on":
         position = log.append("vectors", spark.sql("SELECT -1L AS id, 'last' AS v")).position or 0
         found = {"a": apply_at(spark, here, position), "b": apply_at(spark, bucket, position)}
+    elif act in ("copy", "copy-back"):
+        source, target = (here, bucket) if act == "copy" else (bucket, here)
+        position = sparktxlog.connect(spark, source).position
+        apply_at(spark, source, position)
+        found["copied"] = copied(spark, target)
+        found |= {"a": apply_at(spark, here, position), "b": apply_at(spark, bucket, position)}
+    elif act == "die-copying":
+        apply_at(spark, here, log.position)
+        die_at_a_put(bucket, spark)
+    elif act in ("repair", "repair-local"):
+        found["repair"] = repaired(spark, bucket, local=act == "repair-local")
+        if found["repair"]["copy"]:
+            found["copied"] = copied(spark, bucket)
+        found["b"] = apply_at(spark, bucket, log.position)
     elif act == "verify":
         with closing(HttpLogSource(bucket)) as source:
             counted = verify_replica(spark, source, source.info().lake)

@@ -69,13 +69,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0
     #: What else is known of an entry of its kind.
     facts: dict[str, Any] = {}
-    #: Its directory now; not part of the manifest.
+    #: Its directory now, or that in a bucket as a URL; not part of the manifest.
     directory: str = ""
 
     @property
     def path(self) -> Path:
         """Where its content is: a directory."""
         return Path(self.directory, _CONTENT)
+
+    @property
+    def place(self) -> str:
+        """Where its content is: a directory's path, or a URL."""
+        return f"{self.directory}/{_CONTENT}"
 
     def measured(self) -> tuple[int, int]:
         """Return how many files it has, and their bytes.
@@ -142,7 +147,7 @@ class Attic:
         why: str,
         table: str = "",
         mark: str = "",
-        source: Path | None = None,
+        source: Path | str | None = None,
         facts: dict[str, Any] | None = None,
     ) -> Entry:
         """Move a directory here, durably.

@@ -22,7 +22,7 @@ from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, executor_fetcher
-from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
+from sparktxlog.worker.lakes.lake_places import lake_at
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
 from sparktxlog.worker.replica.bucket_replica import open_replica
@@ -71,12 +71,10 @@ def catch_up(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 def replicate(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     """Copy a donor's replica with Spark's executors; then replay the rest.
 
-    All executors must see the lake under the driver's path.
+    All executors must see the lake under the driver's path, or `lake-dir` if it is in a bucket.
     """
     arguments = context.arguments
     options = CopyOptions(verify=not arguments.no_verify, history=arguments.history, forced=True)
-    with closing(context.open_source()) as source:
-        refuse_in_bucket(context.lake_of(source.info()), "a copy")
     fetchers = executor_fetcher(context.spark, arguments.parts)
     with _applier(context, options, open_fetcher=fetchers) as applier:
         outcome = applier.catch_up(arguments.timeout)
@@ -94,7 +92,6 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         rows, commits = source.rows_and_commits([arguments.table], lake)
     if commits:
         return _repair_commit_table(context, commits)
-    refuse_in_bucket(lake, "repair")
     (arguments.table,) = rows
     if arguments.dry_run:
         outcome, applied = _diagnosed(context), None
@@ -127,12 +124,17 @@ def _diagnosed(context: job.JobContext) -> RepairOutcome:
     """Check a table, possibly while a worker runs; nothing is changed."""
     with closing(context.open_source()) as source:
         info = source.info()
-        lake = Path(context.lake_of(info))
-        state = read_state(lake)
+        lake = lake_at(context.lake_of(info))
+        state = read_state(lake.url)
         if state is None:
-            raise NotAppliedError(f"nothing has been applied in {lake} yet", path=str(lake))
+            raise NotAppliedError(f"nothing has been applied in {lake.url} yet", path=lake.url)
         looking = TableRepair(
-            session=applier_session(context.spark), source=source, lake=lake, state=state, info=info
+            session=applier_session(context.spark),
+            source=source,
+            lake=lake,
+            disk=Path(info.lake_root),
+            state=state,
+            info=info,
         )
         found = looking.diagnose(context.arguments.table)
         return RepairOutcome(found=replace(found, copy=looking.copy_offered()))
@@ -151,8 +153,6 @@ def _applier(
     with closing(context.open_source()) as plain, closing(context.open_source()) as reporting:
         info = plain.info()
         lake = context.lake_of(info)
-        if copies is not None and copies.forced:
-            refuse_in_bucket(lake, "a copy")
         spark = context.spark  # if it cannot start, that is reported before the replica is locked
         cut = None if at_most is None else find_cut(plain.document, at_most)
         if cut is not None:

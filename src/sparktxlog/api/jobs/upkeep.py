@@ -78,10 +78,8 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             if rows or not a.tables:
                 wanted_here = replace(wanted, tables=rows)
                 may_lack = bool(commit_tables)  # a site may have commit tables only
-                if is_in_bucket(lake):
-                    say(f"row tables are left as they are: they lie in {lake}")
-                else:
-                    tables = _maintain_row_tables(context, lake, wanted_here, may_lack=may_lack)
+                here = info.lake_root
+                tables = _maintain_row_tables(context, lake, here, wanted_here, may_lack=may_lack)
         if unwanted.anything:
             lake = a.lake or info.lake_root
             refuse_in_bucket(lake, "to empty the attic")
@@ -103,8 +101,9 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def _maintain_row_tables(
-    context: job.JobContext, lake: str, wanted: Upkeep, *, may_lack: bool
+    context: job.JobContext, lake: str, here: str, wanted: Upkeep, *, may_lack: bool
 ) -> list[TableUpkeep]:
+    from sparktxlog.worker.tables.bucket_row_upkeep import maintain_bucket
     from sparktxlog.worker.tables.row_upkeep import maintain_replica
 
     try:
@@ -113,6 +112,11 @@ def _maintain_row_tables(
         if not may_lack:
             raise
         return []
+    if is_in_bucket(lake):
+        if wanted.optimize:
+            say(f"row tables are not compacted: they lie in {lake}")
+        with one_at_a_time(here):
+            return maintain_bucket(lake, Path(here), wanted, say)
     with one_at_a_time(lake):
         return maintain_replica(context.spark, lake, wanted, say)
 

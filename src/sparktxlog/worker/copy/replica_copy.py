@@ -37,7 +37,7 @@ from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.source import Answer, HttpLogSource, NodeInfo
 from sparktxlog.worker.replica.state import (
     PendingCopy,
-    ReplicaDirectory,
+    ReplicaHome,
     ReplicaState,
     ReplicaTable,
 )
@@ -68,7 +68,7 @@ class ReplicaCopy:
         self,
         session: SparkSession,
         source: HttpLogSource,
-        directory: ReplicaDirectory,
+        directory: ReplicaHome,
         state: ReplicaState,
         info: NodeInfo,
         *,
@@ -81,7 +81,7 @@ class ReplicaCopy:
         self._session = session
         self._source = source
         self._directory = directory
-        self._lake = directory.lake
+        self._lake = directory.place
         self._info = info
         self._report = report
         self._options = options
@@ -91,8 +91,8 @@ class ReplicaCopy:
         self.state = self._journaled(state)
         assert self.state.copying is not None
         self._copy_id = self.state.copying.copy_id
-        self._fetcher = open_fetcher(self._lake, self._copy_id)
-        self._quarantine = TableQuarantine(session, self._lake, self._copy_id)
+        self._fetcher = open_fetcher(directory.disk, self._copy_id)
+        self._quarantine = TableQuarantine(session, self._lake, directory.disk, self._copy_id)
         self.ticket: CopyTicket | None = None
         #: Donors of failed attempts.
         self._failed: list[str] = []
@@ -157,12 +157,14 @@ class ReplicaCopy:
             return
         attic = Attic(Path(self._info.backup_dir))
         for name in sorted(self.state.tables):
-            table = self._lake / name
             said: dict[str, Any] = {"kind": Kind.BACKUP, "table": name, "mark": self._copy_id}
             try:
                 # What was kept already stays: after a crash the lake may hold new files.
-                if table.is_dir() and attic.newest(**said) is None:
-                    attic.keep(table, why="a copy replaces its files", **said)
+                if self._lake.has(name) and attic.newest(**said) is None:
+                    why, source = "a copy replaces its files", self._lake.url_of(name)
+                    with attic.draft(self._copy_id) as draft:
+                        self._lake.bring_back(name, draft)
+                        attic.put(draft, why=why, source=source, **said)
             except (OSError, StorageError) as error:
                 raise ApplyError(
                     f"table {name!r} cannot be backed up to {attic.root}: {error}",
@@ -255,8 +257,12 @@ class ReplicaCopy:
         """Examine a table, and export the rows that the swap removes; once for each version."""
         name = staged.name
         known = self.state.tables.get(name)
+        if self._lake.is_begun(name, self._copy_id):
+            # The old table is in the attic; a part of the new one is there.
+            self._examined[name] = -1
+            return
         examined = examine(
-            self._lake / name,
+            self._lake.table(name),
             known,
             log_id=self.lease.log_id,
             name=name,
@@ -276,7 +282,7 @@ class ReplicaCopy:
                 )
             rows = saved.facts["rows"]
             self._quarantined[name] = -1 if rows is None else rows
-            _logger.warning("table %s: %s; see %s", name, reason, saved.path)
+            _logger.warning("table %s: %s; see %s", name, reason, saved.place)
         self._examined[name] = examined.version
 
     def _suspicion(self, known: ReplicaTable | None, examined: Examined) -> str:
@@ -318,7 +324,7 @@ class ReplicaCopy:
     def _note_swap(self, staged: StagedTable) -> None:
         swapped = tuple(sorted({*self.pending.swapped, staged.name}))
         pending = replace(self.pending, swapped=swapped)
-        placed = placed_log(staged.offered)
+        placed = placed_log(staged.offered, staged.path)
         if staged.way is Way.RENAME and placed is not None:
             pending = replace(pending, renamed={**pending.renamed, staged.name: placed})
         self.state = replace(self.state, copying=pending)
@@ -327,9 +333,9 @@ class ReplicaCopy:
     def _put_aside(self, names: Iterable[str]) -> None:
         """Move tables that the donor's position does not have to the attic."""
         for name in sorted(names):
-            if (self._lake / name).exists():
-                known = self.state.tables[name]
-                foreign = foreign_commits(self._lake / name, known.version, self.lease.log_id, name)
+            if self._lake.has(name):
+                known, table = self.state.tables[name], self._lake.table(name)
+                foreign = foreign_commits(table, known.version, self.lease.log_id, name)
                 reason = f"not there at position {self.lease.position}"
                 self._quarantine.save_files(name, foreign, reason)
                 self._quarantined[name] = -1

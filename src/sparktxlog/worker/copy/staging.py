@@ -34,6 +34,7 @@ from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 from sparktxlog.worker.copy.layout import Way, check_copyable, data_files, log_files, swap_way
 from sparktxlog.worker.copy.swap import StagedTable, find_copy, is_renamed
+from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.replica.state import PendingCopy, ReplicaState, ReplicaTable
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class CopyStager:
 
     Args:
         session: The worker's own.
-        lake: Root of the replica's tables.
+        lake: The replica's tables.
         state: Of the replica, with the copy journaled in it.
         fetcher: Fetches the files.
         lease: Of the best donor, whose tables are copied.
@@ -67,7 +68,7 @@ class CopyStager:
     def __init__(
         self,
         session: SparkSession,
-        lake: Path,
+        lake: Lake,
         state: ReplicaState,
         fetcher: DonorFetcher,
         lease: Lease,
@@ -151,6 +152,7 @@ class CopyStager:
             self._fetcher.require_space([log])
             version = self._stage_log(offered, stage, log)
         files = data_files(offered, version, history=self._options.history)
+        self._lake.bring_own(name, {file.path: file.size_bytes for file in files}, stage)
         data = self._fetcher.select(name, files)
         return _PlannedTable(
             staged=StagedTable(offered=offered, path=stage, log=version, way=way),
@@ -167,7 +169,7 @@ class CopyStager:
 
     def _readable_log(self, name: str) -> LogState | None:
         """Return the log of the replica's table, None if it cannot be read."""
-        table = self._lake / name
+        table = self._lake.table(name)
         if not has_log(table):
             return None
         try:
@@ -179,23 +181,26 @@ class CopyStager:
     def _find_standing(self, offered: OfferedTable) -> int | None:
         """Return the version of a table that a recount finds equal to the offered one."""
         definition = offered.definition
-        table, known = self._lake / definition.name, self._state.tables.get(definition.name)
+        name = definition.name
+        table, known = self._lake.table(name), self._state.tables.get(name)
         version, way = find_copy(table, self._pending.copy_id, self._lease), Way.COMMIT.value
-        if version is None and definition.name in self._pending.swapped:
-            version = offered.version if is_renamed(table, offered) else None
+        if version is None and name in self._pending.swapped:
+            noted = self._pending.renamed.get(name)
+            version = offered.version if is_renamed(table, offered, noted) else None
             way = Way.RENAME.value
         if version is None and self._options.verify and not self._pending.suspect:
             version, way = self._find_equal(offered, known), "kept"
         if version is None:
             return None
         try:
-            forget_log(self._session, table)
-            found = signature_of(read_version(self._session, str(table), version), definition)
+            url = self._lake.url_of(name)
+            forget_log(self._session, url)
+            found = signature_of(read_version(self._session, url, version), definition)
         except (PySparkException, Py4JError):
             return None
         if found != offered.signature:
             return None
-        self.ways[definition.name] = way
+        self.ways[name] = way
         return version
 
     def _find_equal(self, offered: OfferedTable, known: ReplicaTable | None) -> int | None:
@@ -204,7 +209,7 @@ class CopyStager:
             return None
         if (known.signature, known.definition) != (offered.signature, offered.definition):
             return None
-        newest = newest_version(self._lake / known.definition.name, known.version)
+        newest = newest_version(self._lake.table(known.definition.name), known.version)
         return known.version if newest == known.version else None
 
     def _recount(self, staged: StagedTable) -> None:

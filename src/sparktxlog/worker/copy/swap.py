@@ -1,9 +1,11 @@
 """Replaces a table by a staged one: by its directory, or by one Delta commit.
 
     RENAME   the staged directory, log included, becomes the table's; the old one is moved to
-             the attic first.  Versions and commit times are then the donor's.
-    COMMIT   staged files are linked next to the old ones, and one commit removes the old live files
+             the attic first.  Versions and, on a disk, commit times are then the donor's.
+    COMMIT   staged files are put next to the old ones, and one commit removes the old live files
              and adds the donor's.  The old state stays in the table's history.
+
+On a disk files are linked and directories renamed; in a bucket they are sent (`Lake`).
 
 Both work only at the version of the old table that was examined (`examining`).  If somebody
 committed since, that commit is examined and its rows are exported before the next attempt.
@@ -22,24 +24,20 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from sparktxlog.delta.file_paths import live_paths
-from sparktxlog.delta.log_files import log_of, newest_commit
+from sparktxlog.delta.log_files import TablePlace, log_of, newest_commit
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CopyConflictError
-from sparktxlog.files.durability import move_durably, place_durably
 from sparktxlog.model.copying import Lease, OfferedTable
 from sparktxlog.worker.apply.batches import STEPS
-from sparktxlog.worker.apply.deltalog import (
-    Action,
-    LogTransaction,
-    forget_log,
-    removal_of,
-)
-from sparktxlog.worker.apply.settling import settle
+from sparktxlog.worker.apply.deltalog import Action, forget_log, removal_of
+from sparktxlog.worker.apply.merging import log_transaction
 from sparktxlog.worker.apply.tables import OwnCommit, read_commit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.layout import Way
+from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.repair.examining import placed_log
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
+from sparktxlog.worker.replica.state import PlacedLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +66,7 @@ class StagedTable:
 
 def swap_table(
     session: SparkSession,
-    lake: Path,
+    lake: Lake,
     staged: StagedTable,
     lease: Lease,
     quarantine: TableQuarantine,
@@ -89,24 +87,23 @@ def swap_table(
             exist because its directory was moved away and the new one was not put there yet;
             repeat it.
     """
-    table = lake / staged.name
+    table = lake.table(staged.name)
     if staged.way is Way.RENAME:
         if staged.path.exists():
-            _check_examined(table, newest_commit(table), examined)
-            _rename(session, lake, staged, quarantine)
+            _rename(session, lake, staged, quarantine, copy_id, examined)
         # Not the newest version: later commits of others must be found as theirs.
         return staged.offered.version
     done = find_copy(table, copy_id, lease)
     if done is not None:
         return done
     with tagged(session, "swap", staged.name):
-        _place_files(staged, table)
-        version = _commit(session, table, staged, lease, copy_id, examined)
-    settle(table, version, version)
+        lake.add_files(staged.name, _live_of(staged))
+        version = _commit(session, lake, staged, lease, copy_id, examined)
+    lake.settle(staged.name, version, version)
     return version
 
 
-def find_copy(table: Path, copy_id: str, lease: Lease) -> int | None:
+def find_copy(table: TablePlace, copy_id: str, lease: Lease) -> int | None:
     """Return the newest version if a copy's own commit made it, None otherwise."""
     newest = newest_commit(table)
     if newest < 0:
@@ -118,10 +115,20 @@ def find_copy(table: Path, copy_id: str, lease: Lease) -> int | None:
     return None
 
 
-def is_renamed(table: Path, offered: OfferedTable) -> bool:
-    """Return whether a table's log ends with the last offered commit, of its size and time."""
+def is_renamed(table: TablePlace, offered: OfferedTable, noted: PlacedLog | None) -> bool:
+    """Return whether a table's log ends with the last offered commit.
+
+    Args:
+        noted: What the copy was about to put there; in a bucket its bytes say whether it is there.
+    """
     placed = placed_log(offered)
-    return placed is not None and placed.stands_in(table) and newest_commit(table) == placed.version
+    if placed is None:
+        return False
+    if not isinstance(table, Path):
+        if noted is None or replace(noted, digest="") != placed:
+            return False
+        placed = noted
+    return placed.stands_in(table) and newest_commit(table) == placed.version
 
 
 def date_commits(staged: Path, offered: OfferedTable) -> None:
@@ -135,12 +142,12 @@ def date_commits(staged: Path, offered: OfferedTable) -> None:
             os.utime(path, ns=(at, at))
 
 
-def _check_examined(table: Path, newest: int, examined: int) -> None:
+def _check_examined(url: str, newest: int, examined: int) -> None:
     if newest != examined:
         raise CopyConflictError(
-            f"{table} is at version {newest}, the one that was examined is {examined}",
+            f"{url} is at version {newest}, the one that was examined is {examined}",
             hint="Nothing was changed; stop other writers of this table.",
-            path=str(table),
+            path=url,
         )
 
 
@@ -148,39 +155,38 @@ def _check_examined(table: Path, newest: int, examined: int) -> None:
 
 
 def _rename(
-    session: SparkSession, lake: Path, staged: StagedTable, quarantine: TableQuarantine
+    session: SparkSession,
+    lake: Lake,
+    staged: StagedTable,
+    quarantine: TableQuarantine,
+    copy_id: str,
+    examined: int,
 ) -> None:
-    table = lake / staged.name
-    if os.path.lexists(table):
-        reason = f"replaced by a copy of version {staged.offered.version} with its own log"
-        quarantine.save_files(staged.name, (), reason)
+    name = staged.name
+    if not lake.is_begun(name, copy_id):
+        _check_examined(lake.url_of(name), newest_commit(lake.table(name)), examined)
+        if lake.has(name):
+            reason = f"replaced by a copy of version {staged.offered.version} with its own log"
+            quarantine.save_files(name, (), reason)
     for path in live_paths(staged.log.adds.values()):
         os.utime(staged.path / path)
     date_commits(staged.path, staged.offered)
-    move_durably(staged.path, table)
-    for directory in (table, staged.path):
-        forget_log(session, directory)
+    lake.take_over(name, staged.path, copy_id)
+    for place in (lake.url_of(name), staged.path):
+        forget_log(session, place)
 
 
 # --- by commit --------------------------------------------------------------------------------
 
 
-def _place_files(staged: StagedTable, table: Path) -> None:
-    """Link the staged live files into the table, durably.
-
-    Another file of the same name is damaged and replaced: names of data files are never reused.
-    """
-    paths = sorted(live_paths(staged.log.adds.values()))
-    places = {table / path: staged.path / path for path in paths}
-    for target, source in places.items():
-        if not (target.exists() and target.samefile(source)):
-            os.utime(source)  # until they are committed, VACUUM judges files by their age
-    place_durably(places, table)
+def _live_of(staged: StagedTable) -> dict[str, Path]:
+    """Return the staged live files: path below the table → file."""
+    return {path: staged.path / path for path in sorted(live_paths(staged.log.adds.values()))}
 
 
 def _commit(
     session: SparkSession,
-    table: Path,
+    lake: Lake,
     staged: StagedTable,
     lease: Lease,
     copy_id: str,
@@ -201,12 +207,13 @@ def _commit(
         copy_id=copy_id,
         donor=lease.node_id,
     )
-    return commit_files(session, table, staged.log, own, examined)
+    return commit_files(session, lake, staged.name, staged.log, own, examined)
 
 
 def commit_files(
     session: SparkSession,
-    table: Path,
+    lake: Lake,
+    name: str,
     files: LogState,
     own: OwnCommit,
     examined: int,
@@ -225,11 +232,12 @@ def commit_files(
         CopyConflictError: Somebody else wrote to the table since then; nothing was committed.
         StorageError: Its log cannot be read; nothing was committed.
     """
-    forget_log(session, table)
-    transaction = LogTransaction(session, table)
-    # Delta itself refuses to commit after later commits of others.
-    _check_examined(table, transaction.version, examined)
-    old = LogState.read(table, examined)
+    url = lake.url_of(name)
+    forget_log(session, url)
+    transaction = log_transaction(session, lake, name)
+    # Delta itself refuses to commit after later commits of others; in a bucket the request does.
+    _check_examined(url, transaction.version, examined)
+    old = LogState.read(lake.table(name), examined)
     if keep_protocol:
         files = replace(files, protocol=old.protocol)
     actions = swap_actions(old, files, own, now_ms=time_ns() // 1_000_000)

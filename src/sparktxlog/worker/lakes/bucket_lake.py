@@ -3,23 +3,36 @@
     <lake>/orders/…                                a table, as Spark and the worker write it
     <lake>/_sparktxlog/state.json, lock            state of the replica, and who may write
     <lake>/_sparktxlog/attic/dropped-orders-17/…   a dropped table, as an attic on a disk has it
+    <lake>/_sparktxlog/attic/…/moving              it is not whole, or its table is not gone yet
+    <lake>/_sparktxlog/placing/orders              a copy puts a table there, and is not done
 
 What a store took is durable, so no version is torn, and nothing has to be settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from itertools import count
+from pathlib import Path
 from time import time_ns
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from sparktxlog.attic.attic import Entry, Kind, entry_id
 from sparktxlog.delta.log_files import commits_among, is_in_log
-from sparktxlog.errors import ApplyError, StorageError
+from sparktxlog.errors import ApplyError, ObjectMissingError, StorageError
+from sparktxlog.files.durability import sync_tree
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
+from sparktxlog.files.stores.whole_files import (
+    bring_down,
+    files_below,
+    in_parallel,
+    put_file,
+    put_files,
+)
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
@@ -28,9 +41,8 @@ from sparktxlog.worker.lakes.payload_files import PayloadFiles
 #: Directory of the worker's own objects; Delta ignores the leading underscore.
 OWN = "_sparktxlog"
 ATTIC = f"{OWN}/attic"
-_CONTENT = "content"
-#: Objects that are copied at the same time.
-_PARALLEL_COPIES = 8
+CONTENT, _MANIFEST, _MOVING = "content", "manifest.json", "moving"
+_PLACING = f"{OWN}/placing"
 
 
 class BucketLake:
@@ -96,25 +108,90 @@ class BucketLake:
         ids = {found.key.split("/")[2] for found in self.store.list(ATTIC)}
         return {one for one in ids if f"{ATTIC}/{one}".startswith(begins)}
 
-    def set_aside(self, name: str, mark: str, why: str) -> str:
+    def set_aside(
+        self,
+        name: str,
+        mark: str,
+        why: str,
+        kind: Kind = Kind.DROPPED,
+        facts: dict[str, Any] | None = None,
+    ) -> str:
         """As `Lake.set_aside`: by copies in the bucket, of 5 GiB at most each."""
         table = self.table(name)
-        entry = Entry(
-            id=entry_id(Kind.DROPPED, name, mark),
-            kind=Kind.DROPPED,
+        entry = self._moving(name, mark, kind)
+        if entry is None:
+            entry = self._entry(name, mark, why, kind, facts)
+            self._part(entry).replace(_MOVING, b"")
+        if not entry.at:
+            entry = self._keep(entry, name)
+        # While a commit is there, the table is: a repetition goes on.  The keys of one request go
+        # in any order, so commits have one of their own.
+        for gone in _in_order(found.key for found in table.list()):
+            table.remove(gone)
+        self._part(entry).remove([_MOVING])
+        return self._part(entry).url_of(CONTENT)
+
+    def keep(self, name: str, mark: str, why: str, facts: dict[str, Any]) -> Entry:
+        """As `Lake.keep`: by copies in the bucket, of 5 GiB at most each."""
+        return self._keep(self._entry(name, mark, why, Kind.TABLE, facts), name)
+
+    def put_rows(self, name: str, rows: Path, mark: str, why: str, facts: dict[str, Any]) -> Entry:
+        """As `Lake.put_rows`: they are sent."""
+        entry = self._entry(name, mark, why, Kind.ROWS, facts)
+        part = self._part(entry)
+        part.replace(_MANIFEST, msgspec.json.encode(entry))
+        files = {f"{CONTENT}/{path}": file for path, file in files_below(rows).items()}
+        put_files(part, files)
+        return self._done(entry)
+
+    def kept(self, name: str) -> list[Entry]:
+        """As `Lake.kept`."""
+        found = [entry for entry in self._entries(name) if entry.at]
+        return sorted(found, key=lambda entry: (entry.at, entry.id))
+
+    def forget(self, entry: Entry) -> None:
+        """As `Lake.forget`."""
+        part = self._part(entry)
+        # What is left of it after a kill is in no list.
+        part.remove([_MANIFEST])
+        part.remove([found.key for found in part.list()])
+
+    def _entry(
+        self, name: str, mark: str, why: str, kind: Kind, facts: dict[str, Any] | None
+    ) -> Entry:
+        """Return an entry that is not there yet; an id never means another one later."""
+        wanted, taken = entry_id(kind, name, mark), self._ids()
+        ids = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
+        return Entry(
+            id=next(one for one in ids if one not in taken),
+            kind=kind,
             why=why,
             table=name,
             mark=mark,
-            source=table.url,
-            at=time_ns() // 1000,
+            source=self.table(name).url,
+            facts=facts or {},
         )
-        place = attic_key(name, mark).removesuffix(f"/{_CONTENT}")
-        kept = PartOfStore(self.store, place, self._may_write)
-        kept.replace("manifest.json", msgspec.json.encode(entry))
-        keys = [found.key for found in table.list()]
+
+    def _moving(self, name: str, mark: str, kind: Kind) -> Entry | None:
+        """Return the entry to which a table was being moved when that was broken off."""
+        for found in self.store.list(ATTIC):
+            identity, _, rest = found.key.removeprefix(f"{ATTIC}/").partition("/")
+            wanted = entry_id(kind, name, mark)
+            if rest == _MOVING and (identity == wanted or identity.startswith(f"{wanted}-")):
+                entry = self._read(identity)
+                if entry is None:  # nothing is copied yet
+                    return replace(self._entry(name, mark, "", kind, None), id=identity)
+                if (entry.table, entry.mark, entry.kind) == (name, mark, kind):
+                    return entry
+        return None
+
+    def _keep(self, entry: Entry, name: str) -> Entry:
+        """Copy a table to an entry; what is there already is not copied again."""
+        table, part = self.table(name), self._part(entry)
+        part.replace(_MANIFEST, msgspec.json.encode(entry))
 
         def copy(key: str) -> None:
-            target = f"{place}/{_CONTENT}/{key}"
+            target = f"{ATTIC}/{entry.id}/{CONTENT}/{key}"
             self._may_write()
             if self.store.copy(f"{name}/{key}", target) is Created.OTHER:
                 raise StorageError(
@@ -123,19 +200,87 @@ class BucketLake:
                     url=self.store.url_of(target),
                 )
 
-        with ThreadPoolExecutor(_PARALLEL_COPIES, "set-aside") as threads:
-            for _ in threads.map(copy, keys):
-                pass
-        # While a commit is there, the table is: a repetition goes on.  The keys of one request go
-        # in any order, so commits have one of their own.
-        for gone in _in_order(keys):
-            table.remove(gone)
-        return kept.url_of(_CONTENT)
+        in_parallel(copy, [found.key for found in table.list()])
+        return self._done(entry)
+
+    def _done(self, entry: Entry) -> Entry:
+        """Note that an entry is whole."""
+        done = replace(entry, at=time_ns() // 1000)
+        self._part(entry).replace(_MANIFEST, msgspec.json.encode(replace(done, directory="")))
+        return replace(done, directory=self._part(entry).url)
+
+    def _part(self, entry: Entry) -> PartOfStore:
+        return PartOfStore(self.store, f"{ATTIC}/{entry.id}", self._may_write)
+
+    def _ids(self) -> set[str]:
+        return {found.key.split("/")[2] for found in self.store.list(ATTIC)}
+
+    def _entries(self, name: str) -> list[Entry]:
+        """Return the entries of a table, also those that are not whole."""
+        ids = sorted(one for one in self._ids() if f"-{name}" in one)
+        found = [entry for one in ids if (entry := self._read(one)) is not None]
+        return [entry for entry in found if entry.table == name]
+
+    def _read(self, identity: str) -> Entry | None:
+        """Return an entry by its id; None = nobody can say what it is."""
+        key = f"{ATTIC}/{identity}/{_MANIFEST}"
+        try:
+            found = msgspec.json.decode(self.store.read(key), type=Entry)
+        except (ObjectMissingError, msgspec.MsgspecError):
+            return None
+        return replace(found, id=identity, directory=self.store.url_of(f"{ATTIC}/{identity}"))
+
+    # -- copies ------------------------------------------------------------------------------------
+
+    def bring_back(self, name: str, to: Path) -> None:
+        """As `Lake.bring_back`: it is read from the bucket."""
+        table = self.table(name)
+        in_parallel(lambda found: bring_down(table, found, to / found.key), [*table.list()])
+        sync_tree(to)
+
+    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> None:
+        """As `Lake.bring_own`: what has path and size is read from the bucket, not from a site."""
+        table = self.table(name)
+        own = [
+            found
+            for found in table.list()
+            if files.get(found.key) == found.size_bytes and not (to / found.key).exists()
+        ]
+        in_parallel(lambda found: bring_down(table, found, to / found.key), own)
+
+    def add_files(self, name: str, files: Mapping[str, Path]) -> None:
+        """As `Lake.add_files`: each is sent."""
+        put_files(self.table(name), files)
+
+    def take_over(self, name: str, directory: Path, mark: str) -> None:
+        """As `Lake.take_over`: data first, then the log, its versions in their order.
+
+        So a reader finds no table, or one at a version before.  What an attempt with another donor
+        left goes first.
+        """
+        table, placing = self.table(name), f"{_PLACING}/{name}"
+        self._may_write()
+        self.store.replace(placing, mark.encode())
+        files = files_below(directory)
+        table.remove([one.key for one in table.list() if one.key not in files])
+        data, log, commits = _in_order(files)
+        put_files(table, {key: files[key] for key in (*data, *log)})
+        for key in commits:
+            put_file(table, key, files[key])
+        self._may_write()
+        self.store.remove([placing])
+
+    def is_begun(self, name: str, mark: str) -> bool:
+        """As `Lake.is_begun`."""
+        try:
+            return self.store.read(f"{_PLACING}/{name}") == mark.encode()
+        except ObjectMissingError:
+            return False
 
 
 def attic_key(name: str, mark: str) -> str:
     """Return where a dropped table is, below its lake."""
-    return f"{ATTIC}/{entry_id(Kind.DROPPED, name, mark)}/{_CONTENT}"
+    return f"{ATTIC}/{entry_id(Kind.DROPPED, name, mark)}/{CONTENT}"
 
 
 def _in_order(keys: Iterable[str]) -> list[list[str]]:

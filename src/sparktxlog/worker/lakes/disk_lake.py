@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
-from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import ApplyError
+from sparktxlog.files.durability import move_durably, place_durably, place_tree
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.settling import settle, undo_torn
@@ -81,8 +83,56 @@ class DiskLake:
         """As `Lake.drops_of`."""
         return {one.id for one in Attic.of_lake(self.root).entries(Kind.DROPPED, name)}
 
-    def set_aside(self, name: str, mark: str, why: str) -> str:
+    def set_aside(
+        self,
+        name: str,
+        mark: str,
+        why: str,
+        kind: Kind = Kind.DROPPED,
+        facts: dict[str, Any] | None = None,
+    ) -> str:
         """As `Lake.set_aside`."""
+        attic, table = Attic.of_lake(self.root), self.root / name
+        return str(attic.put(table, kind=kind, table=name, mark=mark, why=why, facts=facts).path)
+
+    def keep(self, name: str, mark: str, why: str, facts: dict[str, Any]) -> Entry:
+        """As `Lake.keep`: by second names, or copies."""
+        attic, table = Attic.of_lake(self.root), self.root / name
+        return attic.keep(table, kind=Kind.TABLE, table=name, mark=mark, why=why, facts=facts)
+
+    def put_rows(self, name: str, rows: Path, mark: str, why: str, facts: dict[str, Any]) -> Entry:
+        """As `Lake.put_rows`."""
+        said: dict[str, Any] = {"table": name, "mark": mark, "why": why, "facts": facts}
         attic = Attic.of_lake(self.root)
-        entry = attic.put(self.root / name, kind=Kind.DROPPED, table=name, mark=mark, why=why)
-        return str(entry.path)
+        return attic.put(rows, kind=Kind.ROWS, source=self.root / name, **said)
+
+    def kept(self, name: str) -> list[Entry]:
+        """As `Lake.kept`."""
+        return Attic.of_lake(self.root).entries(table=name)
+
+    def forget(self, entry: Entry) -> None:
+        """As `Lake.forget`."""
+        Attic.of_lake(self.root).remove(entry)
+
+    def bring_back(self, name: str, to: Path) -> None:
+        """As `Lake.bring_back`."""
+        place_tree(self.root / name, to)
+
+    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> None:
+        """As `Lake.bring_own`: a copy looks into the table itself."""
+
+    def add_files(self, name: str, files: Mapping[str, Path]) -> None:
+        """As `Lake.add_files`: by second names."""
+        places = {self.root / name / path: source for path, source in files.items()}
+        for target, source in places.items():
+            if not (target.exists() and target.samefile(source)):
+                os.utime(source)  # until they are committed, VACUUM judges files by their age
+        place_durably(places, self.root / name)
+
+    def take_over(self, name: str, directory: Path, mark: str) -> None:
+        """As `Lake.take_over`: by one rename."""
+        move_durably(directory, self.root / name)
+
+    def is_begun(self, name: str, mark: str) -> bool:
+        """As `Lake.is_begun`: never, a rename is whole."""
+        return False

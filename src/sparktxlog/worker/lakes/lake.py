@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Protocol
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
+from sparktxlog.attic.attic import Entry, Kind
 from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
@@ -74,9 +76,66 @@ class Lake(Protocol):
     def drops_of(self, name: str) -> set[str]:
         """Return the ids of the entries in the attic with dropped tables of a name."""
 
-    def set_aside(self, name: str, mark: str, why: str) -> str:
-        """Move a dropped table to the attic, and return where it is now; it may be repeated.
+    def set_aside(
+        self,
+        name: str,
+        mark: str,
+        why: str,
+        kind: Kind = Kind.DROPPED,
+        facts: dict[str, Any] | None = None,
+    ) -> str:
+        """Move a table to the attic, and return where it is now; it may be repeated.
 
         Args:
             mark: Distinguishes it from others of that name.
+            kind: What the entry is: a table that the log dropped, or that something replaces.
+            facts: What else is known of it.
         """
+
+    def keep(self, name: str, mark: str, why: str, facts: dict[str, Any]) -> Entry:
+        """Put the files of a table into the attic, too; it stays where it is."""
+
+    def put_rows(self, name: str, rows: Path, mark: str, why: str, facts: dict[str, Any]) -> Entry:
+        """Move a directory of this machine with rows of a table to the attic.
+
+        Args:
+            rows: In the attic of this machine's directory of the lake, durable.
+        """
+
+    def kept(self, name: str) -> list[Entry]:
+        """Return what the attic has of a table, oldest first."""
+
+    def forget(self, entry: Entry) -> None:
+        """Remove an entry of the attic for ever."""
+
+    def bring_back(self, name: str, to: Path) -> None:
+        """Give a new directory of this machine what a table consists of; perhaps as links."""
+
+    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> None:
+        """Bring own files of a table to where a copy looks for what is here already.
+
+        Args:
+            files: Path → size in bytes.
+            to: A directory of this machine; what is there stays.
+        """
+
+    def add_files(self, name: str, files: Mapping[str, Path]) -> None:
+        """Give a table files of this machine, durably; no version names them yet.
+
+        Another file of the same name is damaged, and replaced: names of data files are never used
+        again.
+
+        Args:
+            files: Path below the table → whole file, of the same disk.
+        """
+
+    def take_over(self, name: str, directory: Path, mark: str) -> None:
+        """Let a directory of this machine become a table that is not there; it may be repeated.
+
+        Args:
+            directory: Of the same disk, durable; it may be gone afterwards.
+            mark: Of the copy that does it.
+        """
+
+    def is_begun(self, name: str, mark: str) -> bool:
+        """Return whether `take_over` was broken off, so that a part of a table is there."""

@@ -12,9 +12,10 @@ identified by its number and the time of its commit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from sparktxlog.delta.log_files import commit_path, newest_commit
+from sparktxlog.delta.log_files import TablePlace, commit_path, has_commit, newest_commit
 from sparktxlog.errors import DivergedError
 from sparktxlog.model.copying import OfferedTable
 from sparktxlog.model.tables.commit_table import commit_file_name
@@ -49,7 +50,7 @@ class Examined:
 
 
 def examine(
-    table: Path,
+    table: TablePlace,
     known: ReplicaTable | None,
     *,
     log_id: str,
@@ -91,27 +92,45 @@ def examine(
     )
 
 
-def committed_at(table: Path, version: int) -> int:
+def committed_at(table: TablePlace, version: int) -> int:
     """Return the time of a commit's file, microseconds since 1970 UTC; 0 = none."""
-    try:
-        return commit_path(table, version).stat().st_mtime_ns // 1000
-    except FileNotFoundError:
-        return 0
+    if isinstance(table, Path):
+        try:
+            return commit_path(table, version).stat().st_mtime_ns // 1000
+        except FileNotFoundError:
+            return 0
+    found = table.find(commit_file_name(version))
+    return 0 if found is None else int(found.changed_s * 1_000_000)
 
 
-def placed_log(offered: OfferedTable) -> PlacedLog | None:
-    """Return what identifies an offered log; None = its last commit is not offered."""
+def placed_log(offered: OfferedTable, staged: Path | None = None) -> PlacedLog | None:
+    """Return what identifies an offered log; None = its last commit is not offered.
+
+    Args:
+        staged: Directory with that commit; None = it is not here.
+    """
     path = commit_file_name(offered.version)
     for file in offered.files:
         if file.path == path:
             return PlacedLog(
-                version=offered.version, size_bytes=file.size_bytes, modified_at=file.modified_at
+                version=offered.version,
+                size_bytes=file.size_bytes,
+                modified_at=file.modified_at,
+                digest=_digest_of(staged, path),
             )
     return None
 
 
+def _digest_of(staged: Path | None, path: str) -> str:
+    """Return the SHA-256 of a staged file, hexadecimal; empty = it is not here any more."""
+    try:
+        return "" if staged is None else sha256((staged / path).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return ""
+
+
 def foreign_commits(
-    table: Path, recorded: int, log_id: str, name: str
+    table: TablePlace, recorded: int, log_id: str, name: str
 ) -> tuple[ForeignCommit, ...]:
     """Return the commits after a version that this log's worker did not make."""
     commits = (
@@ -125,16 +144,16 @@ def foreign_commits(
     )
 
 
-def _versions(table: Path, first: int, last: int) -> list[int]:
+def _versions(table: TablePlace, first: int, last: int) -> list[int]:
     """Return the versions whose commits exist: Delta's own cleanup removes old ones."""
-    return [v for v in range(first, last + 1) if commit_path(table, v).exists()]
+    return [v for v in range(first, last + 1) if has_commit(table, v)]
 
 
 def _foreign(commit: TableCommit) -> ForeignCommit:
     return ForeignCommit(version=commit.version, author=commit.author, operation=commit.operation)
 
 
-def _replaced(table: Path, recorded: int, newest: int, log_id: str, name: str) -> str:
+def _replaced(table: TablePlace, recorded: int, newest: int, log_id: str, name: str) -> str:
     if newest < recorded:
         return f"table {name!r}: version {recorded} is gone, its newest one is {newest}"
     try:

@@ -52,19 +52,18 @@ from sparktxlog.supervision import foreseen
 from sparktxlog.worker.apply.batches import batch_segments, plan_batch
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.apply.deltalog import forget_log
-from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.steps import TableProgress, TableSteps, failures_named
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import tagged
 from sparktxlog.worker.copy.swap import COPY_STEP, SWAP_ATTEMPTS, commit_files
-from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.lake_places import payloads_at
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, examine
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.local_replica import inline_extent
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
 from sparktxlog.worker.replica.state import (
-    ReplicaDirectory,
+    ReplicaHome,
     ReplicaState,
     ReplicaTable,
 )
@@ -148,16 +147,19 @@ class TableRepair:
 
     Args:
         session: The worker's own.
-        directory: The lake, locked by this process; None = nothing may be changed.
+        lake: The replica's tables.
+        disk: Directory of this machine for files on their way.
+        directory: The replica, owned by this process; None = nothing may be changed.
         state: The replica's state; a repair replaces it.
     """
 
     session: SparkSession
     source: HttpLogSource
-    lake: Path
+    lake: Lake
+    disk: Path
     state: ReplicaState
     info: NodeInfo
-    directory: ReplicaDirectory | None = None
+    directory: ReplicaHome | None = None
     #: Rows put into the attic, None = not counted; their directory.
     _quarantined: int | None = 0
     _quarantine_path: str = ""
@@ -208,9 +210,9 @@ class TableRepair:
         if self.state.pending is not None or self.state.copying is not None:
             what = "batch" if self.state.copying is None else "copy"
             raise NotAppliedError(
-                f"a {what} is under way in {self.lake}: its tables stand at no common position",
+                f"a {what} is under way in {self.lake.url}: its tables stand at no common position",
                 hint="Let the worker end it first: sparktxlog catch-up",
-                path=str(self.lake),
+                path=self.lake.url,
             )
         table = self.state.tables.get(name)
         if table is None:
@@ -225,7 +227,7 @@ class TableRepair:
         name = table.definition.name
         try:
             return examine(
-                self.lake / name,
+                self.lake.table(name),
                 table,
                 log_id=self.state.log_id,
                 name=name,
@@ -235,7 +237,8 @@ class TableRepair:
         except Exception as error:
             # Nobody can know any more what the table is, so it is built again.
             _logger.exception("the log of table %s is damaged", name)
-            return Examined(version=newest_commit(self.lake / name), replaced=str(foreseen(error)))
+            newest = newest_commit(self.lake.table(name))
+            return Examined(version=newest, replaced=str(foreseen(error)))
 
     def _position_of(self, table: ReplicaTable) -> int:
         """Return the position of the recorded version; 0 = before everything."""
@@ -250,7 +253,7 @@ class TableRepair:
             return examined.replaced or f"version {table.version} is gone"
         if position == 0:
             return f"it is not known which position version {table.version} holds"
-        forget_log(self.session, self.lake / name)
+        forget_log(self.session, self.lake.url_of(name))
         try:
             counted = self._count(table)
         except (PySparkException, Py4JError) as error:
@@ -261,7 +264,7 @@ class TableRepair:
         return f"version {table.version} counts {counted.to_text()}, recorded is {recorded}"
 
     def _count(self, table: ReplicaTable) -> TableSignature:
-        return count_rows(self.session, self.lake / table.definition.name, table)
+        return count_rows(self.session, self.lake.url_of(table.definition.name), table)
 
     def _check_log(self, found: Diagnosis) -> None:
         """Refuse a repair for which the log is too short, before anything is changed."""
@@ -344,13 +347,16 @@ class TableRepair:
     def _put_aside(self, found: Diagnosis) -> None:
         """Move the table's directory to the attic; the replay makes a new one."""
         table = self.state.tables[found.table]
-        quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
+        quarantine = self._quarantine(table)
         # First: after a crash the table counts as not made yet.
         self._save(replace(table, version=-1, position=found.position, signature=EMPTY_SIGNATURE))
-        if (self.lake / found.table).exists():
+        if self.lake.has(found.table):
             self._quarantined = None
             kept = quarantine.save_files(found.table, found.foreign, found.reason)
-            self._quarantine_path = str(kept.relative_to(self.lake))
+            self._quarantine_path = kept.removeprefix(f"{self.lake.url}/")
+
+    def _quarantine(self, table: ReplicaTable) -> TableQuarantine:
+        return TableQuarantine(self.session, self.lake, self.disk, _repair_id(table))
 
     def _restore(self, found: Diagnosis) -> None:
         """Export the rows of others, and restore the recorded version in one commit."""
@@ -372,24 +378,23 @@ class TableRepair:
                     raise
                 # Somebody committed in between: those rows are exported first.
                 continue
-            settle(self.lake / found.table, version, version)
+            self.lake.settle(found.table, version, version)
             self._save(replace(table, version=version))
             return
 
     def _export(self, table: ReplicaTable, examined: Examined, reason: str) -> None:
-        quarantine = TableQuarantine(self.session, self.lake, _repair_id(table))
-        own = self.lake / table.definition.name
+        quarantine = self._quarantine(table)
+        own = self.lake.url_of(table.definition.name)
         saved = quarantine.save_rows(
             table.definition, own, table.version, examined, reason, table.definition
         )
         self._quarantined = saved.facts["rows"]
-        self._quarantine_path = str(saved.path.relative_to(self.lake))
+        self._quarantine_path = saved.place.removeprefix(f"{self.lake.url}/")
 
     def _commit(self, table: ReplicaTable, examined: Examined) -> int:
         name = table.definition.name
-        path = self.lake / name
-        forget_log(self.session, path)
-        recorded = LogState.read(path, table.version)
+        forget_log(self.session, self.lake.url_of(name))
+        recorded = LogState.read(self.lake.table(name), table.version)
         own = OwnCommit(
             log_id=self.state.log_id,
             epoch=self.state.epoch,
@@ -407,13 +412,13 @@ class TableRepair:
         with tagged(self.session, "restore", name):
             # The newer table protocol stays: its readers can read the older version too.
             return commit_files(
-                self.session, path, recorded, own, examined.version, keep_protocol=True
+                self.session, self.lake, name, recorded, own, examined.version, keep_protocol=True
             )
 
     def _replay(self, name: str) -> None:
         """Apply the log to one table, up to the replica's position."""
-        lake, payloads = DiskLake(self.lake), payloads_at(self.info.payloads)
-        steps = TableSteps(self.session, lake, payloads, self.state.log_id)
+        payloads = payloads_at(self.info.payloads)
+        steps = TableSteps(self.session, self.lake, payloads, self.state.log_id)
         while self.state.tables[name].position < self.state.position:
             self._replay_batch(name, steps)
 

@@ -33,6 +33,7 @@ from sparktxlog.files.durability import sync_tree
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.apply.worker_session import read_version, tagged
+from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at
 
 if TYPE_CHECKING:
@@ -49,20 +50,21 @@ class TableQuarantine:
 
     Args:
         session: The worker's own.
-        lake: Root of the replica's tables.
+        lake: The replica's tables.
+        disk: Directory of this machine for files on their way.
         copy_id: Of the present copy; the mark of its entries.
     """
 
-    def __init__(self, session: SparkSession, lake: Path, copy_id: str) -> None:
+    def __init__(self, session: SparkSession, lake: Lake, disk: Path, copy_id: str) -> None:
         self._session = session
         self._lake = lake
         self._copy_id = copy_id
-        self._attic = Attic.of_lake(lake)
+        self._drafts = Attic.of_lake(disk)
 
     def save_rows(
         self,
         definition: TableDefinition,
-        donor: Path,
+        donor: Path | str,
         donor_version: int,
         examined: Examined,
         reason: str,
@@ -75,7 +77,7 @@ class TableQuarantine:
 
         Args:
             definition: Of the donor's version.
-            donor: The staged table.
+            donor: The staged table, as Spark names it.
             examined: The version that is saved.
             known: The old table as the log had made it; None = the replica does not know it.
 
@@ -85,48 +87,49 @@ class TableQuarantine:
         Raises:
             OSError: The files cannot be kept; the table must not be replaced.
         """
-        name, old = definition.name, self._lake / definition.name
+        name = definition.name
+        old = self._lake.table(name)
         exports = [
             entry
-            for entry in self._attic.entries(table=name)
+            for entry in self._lake.kept(name)
             if entry.mark == self._copy_id and entry.facts.get("donor_version") is not None
         ]
         covered = {(one.facts["version"], one.facts["committed_at"]): one for one in exports}
         if saved := covered.get((examined.version, examined.committed_at)):
             return saved
-        said: dict[str, Any] = {"table": name, "mark": self._copy_id, "why": reason}
         facts = _facts(examined.version, examined.committed_at, examined.foreign)
         facts["donor_version"] = donor_version
-        with self._attic.draft(self._copy_id) as draft:
+        with self._drafts.draft(self._copy_id) as draft:
             try:
                 facts["rows"] = self._export(
                     definition, examined.version, donor, donor_version, draft, known
                 )
             except (PySparkException, Py4JError, StorageError) as error:
                 facts["note"] = f"its files are kept, it cannot be read: {first_lines(error, 1)}"
-                return self._attic.keep(old, kind=Kind.TABLE, facts=facts, **said)
-            made = self._attic.put(draft, kind=Kind.ROWS, source=old, facts=facts, **said)
+                return self._lake.keep(name, self._copy_id, reason, facts)
+            made = self._lake.put_rows(name, draft, self._copy_id, reason, facts)
         same = all(committed_at(old, version) == at for version, at in covered)
         if examined.swapped is None and same:  # else the table has other rows now
             for entry in exports:
-                self._attic.remove(entry)
+                self._lake.forget(entry)
         return made
 
     def _export(
         self,
         definition: TableDefinition,
         version: int,
-        donor: Path,
+        donor: Path | str,
         donor_version: int,
         target: Path,
         known: TableDefinition | None,
     ) -> int:
         """Write the rows of a version that the donor's lacks; return their number."""
-        name, old = definition.name, self._lake / definition.name
-        for directory in (old, target):
-            forget_log(self._session, directory)
+        name = definition.name
+        old, url = self._lake.table(name), self._lake.url_of(name)
+        for place in (url, target):
+            forget_log(self._session, place)
         with tagged(self._session, "quarantine", name):
-            held = read_version(self._session, str(old), version)
+            held = read_version(self._session, url, version)
             staged = read_version(self._session, str(donor), donor_version)
             names = LogState.read(old, version, files=False).names_in_files
             lost = lacking(held, staged, definition, names, known)
@@ -135,19 +138,19 @@ class TableQuarantine:
         sync_tree(target)
         return rows
 
-    def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> Path:
-        """Move a table's directory to the attic; return where it is now.
+    def save_files(self, table: str, foreign: tuple[ForeignCommit, ...], reason: str) -> str:
+        """Move a table to the attic; return where it is now.
 
         Raises:
             OSError: It is not moved, or not known to be durable; repeat it.
+            StorageError: As `Store`, in a bucket; repeat it.
         """
-        old = self._lake / table
+        old = self._lake.table(table)
         version = newest_commit(old)
         facts = _facts(version if version >= 0 else None, committed_at(old, version), foreign)
-        said: dict[str, Any] = {"table": table, "mark": self._copy_id, "why": reason}
-        kept = self._attic.put(old, kind=Kind.TABLE, facts=facts, **said)
-        forget_log(self._session, old)
-        return kept.path
+        kept = self._lake.set_aside(table, self._copy_id, reason, Kind.TABLE, facts)
+        forget_log(self._session, self._lake.url_of(table))
+        return kept
 
 
 def _facts(version: int | None, at: int, foreign: tuple[ForeignCommit, ...]) -> dict[str, Any]:

@@ -33,7 +33,6 @@ from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
-from sparktxlog.worker.lakes.lake_places import is_in_bucket, refuse_in_bucket
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.repair.stopped_tables import repair_stopped
 from sparktxlog.worker.replica.batch_watch import BatchWatch
@@ -43,7 +42,7 @@ from sparktxlog.worker.replica.replays import ReplayRecords
 from sparktxlog.worker.replica.replica_driver import POLL_S, ReplicaDriver
 from sparktxlog.worker.replica.reports import Reporter, heartbeat
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail
-from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaHome, ReplicaState
+from sparktxlog.worker.replica.state import ReplicaHome, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
 from sparktxlog.worker.verify.verify import recount
 
@@ -56,11 +55,6 @@ _logger = logging.getLogger(__name__)
 SEGMENTS_LIMIT = 500
 #: Seconds after a failed copy for single tables until the next one; the other tables go on.
 COPY_PAUSE_S = 600.0
-#: What to do where only a copy would help, and the lake lies in a bucket.
-_NO_COPY = (
-    "Give the site a new empty prefix (lake-url): its worker replays the log from the beginning.  "
-    "If the log no longer reaches back so far, give it a lake on a disk, which is copied."
-)
 #: Verdicts after which a replay may go on even if the node prefers a copy.
 _REPLAYABLE = ("IN_SYNC", "EMPTY")
 
@@ -134,10 +128,8 @@ class Applier:
         self._batches = 0
         self._transactions = 0
         self._started = monotonic()
-        in_bucket = is_in_bucket(directory.place.url)
-        #: In a bucket the log is replayed, whatever the node prefers: copies are of files.
-        self._copies = None if in_bucket else copies
-        self._replays_anyway = replays_anyway or in_bucket
+        self._copies = copies
+        self._replays_anyway = replays_anyway
         self._open_fetcher = open_fetcher
         self._copied: list[CopyOutcome] = []
         self._repaired: list[RepairOutcome] = []
@@ -281,7 +273,7 @@ class Applier:
         if self.state.copying is not None and not self.state.copying.swapped:
             # No table was replaced yet, and the node prefers a replay now.
             self._replica.state = replace(self.state, copying=None)
-            remove_workspaces(self._on_disk("a copy").lake)
+            remove_workspaces(self.directory.disk)
         self._at_hand, self._pace = tail, None
         self._replays.begin(tail, self.state.worker_id, self.state.position, self._transactions)
         try:
@@ -325,29 +317,15 @@ class Applier:
                 self.report()
 
     def _table_repair(self) -> TableRepair:
-        directory = self._on_disk("repair")
         return TableRepair(
             session=self._session,
             source=self.source,
-            lake=directory.lake,
+            lake=self.directory.place,
+            disk=self.directory.disk,
             state=self.state,
             info=self.info,
-            directory=directory,
+            directory=self.directory,
         )
-
-    def _on_disk(self, what: str, instead: str = "") -> ReplicaDirectory:
-        """Return the replica's directory.
-
-        Args:
-            what: Is not offered elsewhere, as the subject of a sentence.
-            instead: What to do instead.
-
-        Raises:
-            NotOfferedError: It lies in a bucket (definite).
-        """
-        refuse_in_bucket(self.directory.place.url, what, instead)
-        assert isinstance(self.directory, ReplicaDirectory)
-        return self.directory
 
     # --- what the driver calls ------------------------------------------------------------------
 
@@ -440,9 +418,7 @@ class Applier:
 
         Raises:
             ApplyError: This worker must not copy (definite).
-            NotOfferedError: The replica lies in a bucket (definite).
         """
-        directory = self._on_disk("a copy", _NO_COPY)
         if self._copies is None:
             raise ApplyError("this worker was started without copying", hint="Drop --no-copy.")
         self._replays.end("given up for a copy", self.state.position, self._transactions)
@@ -450,7 +426,7 @@ class Applier:
         return ReplicaCopy(
             self._session,
             self.source,
-            directory,
+            self.directory,
             self.state,
             self.info,
             report=self._reporter.report,
@@ -484,8 +460,6 @@ class Applier:
         if answer.plan == "copy" and self._replays_anyway and answer.verdict in _REPLAYABLE:
             return ""
         how = "" if answer.plan != "copy" else "  Run jobs/catch_up.py, or apply without --no-copy."
-        if how and is_in_bucket(self.directory.place.url):
-            how = f"  Row tables in a bucket are not copied.  {_NO_COPY}"
         return f"the node says {answer.verdict}: {answer.reason or answer.plan}.{how}"
 
     # --- following ----------------------------------------------------------------------------

@@ -60,7 +60,8 @@ class BucketReplica:
 
     def __init__(self, url: str, here: str | Path) -> None:
         store = bucket_at(url)
-        self.own = Path(here).absolute() / STATE_DIRECTORY
+        self.disk = Path(here).absolute()
+        self.own = self.disk / STATE_DIRECTORY
         self._lock = lock_of_worker(self.own, store.url)
         self._releases: list[Callable[[], None]] = []
         #: Mark of the state; empty = there is none yet.

@@ -46,9 +46,11 @@ from sparktxlog.errors import (
     ExpiredError,
     InternalError,
     InvariantViolation,
+    LockedError,
     NotFoundError,
     ProtocolError,
     StorageError,
+    StoreUnavailableError,
     TransportError,
     TxLogError,
     UnauthorizedError,
@@ -74,8 +76,8 @@ RETRY_S = 1.0
 #: Seconds before a worker that stands still reports again.
 IDLE_S = 30.0
 
-#: A retry cannot help: another log or history, or a bug.
-_FATAL = (DivergedError, InvariantViolation)
+#: A retry cannot help: another log or history, another worker has the replica, or a bug.
+_FATAL = (DivergedError, LockedError, InvariantViolation)
 #: Refusals by the worker's node or by a donor.
 _REFUSALS = (UnauthorizedError, ProtocolError, CommitRejectedError, NotFoundError)
 
@@ -117,7 +119,7 @@ def fault_of(error: TxLogError) -> Fault:
         return Fault.TRANSPORT if error.retryable else Fault.REFUSED
     if isinstance(error, DiskFullError):
         return Fault.REFUSED
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError) and not isinstance(error, StoreUnavailableError):
         return Fault.UNAVAILABLE
     return Fault.TRANSPORT if error.retryable else Fault.DETERMINISTIC
 

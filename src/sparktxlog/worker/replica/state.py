@@ -12,12 +12,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from sparktxlog.delta.log_files import commit_path
+from sparktxlog.delta.log_files import TablePlace, commit_path
 from sparktxlog.errors import (
     CorruptLogError,
     InvalidRequestError,
@@ -29,6 +30,7 @@ from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.apply.batches import Batch
@@ -87,9 +89,17 @@ class PlacedLog:
     size_bytes: int
     #: Time of the donor's file, which the staged commit keeps; microseconds since 1970 UTC.
     modified_at: int
+    #: SHA-256 of that file, hexadecimal: a bucket keeps no times of donors.  Empty = not known.
+    digest: str = ""
 
-    def stands_in(self, table: Path) -> bool:
+    def stands_in(self, table: TablePlace) -> bool:
         """Return whether a table has that log, perhaps with newer commits."""
+        if not isinstance(table, Path):
+            try:
+                content = table.read(commit_file_name(self.version))
+            except ObjectMissingError:
+                return False
+            return sha256(content).hexdigest() == self.digest
         try:
             status = commit_path(table, self.version).stat()
         except FileNotFoundError:
@@ -220,6 +230,10 @@ class ReplicaHome(Protocol):
     def own(self) -> Path:
         """Directory of this machine for the worker's own files."""
 
+    @property
+    def disk(self) -> Path:
+        """Directory of this machine for files on their way; that of the tables, on a disk."""
+
     def load(self) -> ReplicaState:
         """Read the state; a fresh replica gets an id and stands at position 0."""
 
@@ -258,6 +272,11 @@ class ReplicaDirectory:
         self.own = self.lake / STATE_DIRECTORY
         self._lock = lock_of_worker(self.own, str(self.lake))
         self._releases: list[Callable[[], None]] = []
+
+    @property
+    def disk(self) -> Path:
+        """As `ReplicaHome.disk`."""
+        return self.lake
 
     def load(self) -> ReplicaState:
         """Read the state; a fresh replica gets an id and stands at position 0.

@@ -32,6 +32,7 @@ from sparktxlog.worker.copy import staging
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.replica.replica_driver import Fault, fault_of
 from sparktxlog.worker.replica.state import (
     PendingCopy,
@@ -141,7 +142,7 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     fetcher = Fetcher(tmp_path / "staged", room)
     session: Any = None
     made = CopyStager(
-        session, tmp_path, state, cast(Any, fetcher), lease, CopyOptions(verify=False)
+        session, DiskLake(tmp_path), state, cast(Any, fetcher), lease, CopyOptions(verify=False)
     )
     return made, fetcher
 

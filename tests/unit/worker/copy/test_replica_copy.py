@@ -31,6 +31,7 @@ from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.replica_copy import ReplicaCopy
 from sparktxlog.worker.copy.swap import StagedTable
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.repair.table_quarantine import TableQuarantine
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, ReplicaTable
@@ -59,11 +60,11 @@ class Site:
         with closing(ReplicaDirectory(self.lake)) as directory:
             directory.save(ReplicaState(worker_id="w", log_id="l", position=2, tables={"t": known}))
         patch.setattr(TableQuarantine, "_export", self._export)
-        patch.setattr(swap, "_place_files", lambda *rest: None)
+        patch.setattr(DiskLake, "add_files", lambda *rest: None)
         patch.setattr(swap, "forget_log", lambda *rest: None)
         patch.setattr(swap, "tagged", _nothing)
-        patch.setattr(swap, "settle", lambda *rest: None)
-        patch.setattr(swap, "LogTransaction", self._begin)
+        patch.setattr(DiskLake, "settle", lambda *rest: None)
+        patch.setattr(swap, "log_transaction", self._begin)
         patch.setattr(LogState, "read", lambda *rest: LogState())
         patch.setattr(swap, "swap_actions", lambda *rest, **named: [])
         patch.setattr("sparktxlog.worker.repair.table_quarantine.forget_log", lambda *rest: None)
@@ -85,8 +86,9 @@ class Site:
         to.mkdir()
         return version
 
-    def _begin(self, session: Any, table: Path) -> Any:
+    def _begin(self, session: Any, lake: DiskLake, name: str) -> Any:
         self._at("begin")
+        table = lake.root / name
         base = newest_commit(table)
 
         def commit(actions: Any, own: OwnCommit) -> int:
@@ -352,12 +354,12 @@ def test_writers_that_never_rest_end_the_copy_and_lose_nothing(
         site.foreign()
         return begin(*rest)
 
-    monkeypatch.setattr(swap, "LogTransaction", restless)
+    monkeypatch.setattr(swap, "log_transaction", restless)
     with pytest.raises(CopyConflictError, match="the one that was examined is"):
         site.copy()
     assert len(site.exported) == swap.SWAP_ATTEMPTS - 1
     assert newest_commit(site.table) == swap.SWAP_ATTEMPTS
-    monkeypatch.setattr(swap, "LogTransaction", begin)
+    monkeypatch.setattr(swap, "log_transaction", begin)
     site.copy()
     site.check_swapped_upon_the_exported()
 

@@ -16,6 +16,8 @@ from sparktxlog.errors import (
     DivergedError,
     ExpiredError,
     LeaseGoneError,
+    LockedError,
+    StoreUnavailableError,
     TransportError,
     TxLogError,
     UnauthorizedError,
@@ -208,6 +210,22 @@ def test_a_failed_chunk_begins_again_with_the_request() -> None:
     replica.failures["fetch"] = [LeaseGoneError("gone")]
     driver(replica).copy("told")
     assert replica.done == ["back up", "request", "fetch", "fail", "request", "fetch"]
+
+
+def test_a_copy_ends_at_once_when_another_worker_has_the_replica() -> None:
+    replica = Replica()
+    replica.failures["restart"] = [LockedError("taken over")]
+    with pytest.raises(LockedError, match="taken over"):
+        driver(replica).copy("told")
+    assert replica.done == ["back up", "request", "fetch"]
+
+
+def test_a_copy_waits_for_a_bucket_that_is_away() -> None:
+    replica = Replica()
+    replica.failures["restart"] = [StoreUnavailableError("throttled") for _ in range(2)]
+    driver(replica).copy("told")
+    assert replica.done == ["back up", *["request", "fetch", "fail"] * 2, "request", "fetch"]
+    assert replica.pauses == [1, 2] and replica.position == 40
 
 
 def test_a_refused_copy_leaves_the_replica_idle_and_another_driver_goes_on() -> None:

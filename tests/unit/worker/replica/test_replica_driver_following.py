@@ -16,6 +16,7 @@ from sparktxlog.errors import (
     ExpiredError,
     InternalError,
     InvariantViolation,
+    LockedError,
     NotFoundError,
     RemoteProtocolError,
     TransportError,
@@ -181,6 +182,7 @@ def test_an_absent_node_is_asked_again_with_a_new_machine() -> None:
     [
         DivergedError("another log id"),
         InvariantViolation("broken"),
+        LockedError("another worker has the replica"),
         UnauthorizedError("wrong token"),
         RemoteProtocolError("another release"),
         NotFoundError("no such route"),

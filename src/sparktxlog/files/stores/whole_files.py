@@ -1,0 +1,77 @@
+"""Whole files between a directory of this machine and a store, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sparktxlog.errors import FileChangedError
+from sparktxlog.files.durability import storing
+from sparktxlog.files.stores.store import Created, Found, Store
+
+T = TypeVar("T")
+
+#: Objects that travel, or are copied in a bucket, at the same time.
+AT_ONCE = 8
+_PART = ".part"
+
+
+def in_parallel(act: Callable[[T], object], items: Iterable[T]) -> None:
+    """Do something with each item, some at a time; the first failure is raised, in their order."""
+    with ThreadPoolExecutor(AT_ONCE, "whole-files") as threads:
+        waiting = [threads.submit(act, item) for item in items]
+        try:
+            for one in waiting:
+                one.result()
+        except BaseException:
+            for one in waiting:
+                one.cancel()
+            raise
+
+
+def files_below(directory: Path) -> dict[str, Path]:
+    """Return the files below a directory: relative path, with slashes → file."""
+    with storing(directory):
+        found = (path for path in directory.rglob("*") if path.is_file())
+        return {path.relative_to(directory).as_posix(): path for path in sorted(found)}
+
+
+def put_files(store: Store, files: Mapping[str, Path]) -> None:
+    """Put whole files under keys that nobody else writes; what has other bytes is replaced.
+
+    It may be repeated.
+
+    Raises:
+        StorageError: As `Store`; some are there.
+    """
+    in_parallel(lambda key: put_file(store, key, files[key]), files)
+
+
+def put_file(store: Store, key: str, file: Path) -> None:
+    """Put one file as `put_files` does."""
+    # A creation first: who was overtaken finds the other one's object, with equal bytes.
+    if store.create(key, file, alone=True) is Created.OTHER:
+        store.replace(key, file)
+
+
+def bring_down(store: Store, found: Found, to: Path) -> None:
+    """Read an object into a file, which has its name when it is whole; it is not synced.
+
+    Raises:
+        FileChangedError: It is another object by now (definite).
+        StorageError: As `Store`, or the disk fails.
+    """
+    part = to.with_name(to.name + _PART)
+    content = store.open(found.key)
+    try:
+        with storing(to):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if content.found.mark != found.mark:
+                raise FileChangedError(f"{store.url_of(found.key)} was replaced meanwhile")
+            with part.open("wb") as file:
+                file.writelines(content.pieces)
+            part.replace(to)
+    finally:
+        content.pieces.close()
