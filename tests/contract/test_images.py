@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support import store_servers
 from tests.support.command_line import invoke
+from tests.support.delta_writer import StagedTable
 from tests.support.faulty_way import Fault, by_chance, faulty_way
-from tests.support.image_lake import Lake, rows
+from tests.support.image_lake import Lake, files_of, rows, three_versions
 from tests.support.store_servers import BUCKET, StoreServer
 
 from sparktxlog.errors import (
@@ -28,14 +30,19 @@ from sparktxlog.errors import (
     StorageError,
     StoreForbiddenError,
 )
-from sparktxlog.worker.backup import bucket_images
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.store import Created
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.worker.backup.bucket_images import BucketImages
+from sparktxlog.worker.backup.commit_table_images import commit_tables_below, restore_commit_tables
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_places import check_apart, images_at
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.originals import DiskOriginal, StoredOriginal
 from sparktxlog.worker.backup.removal import SiteLog, Unwanted, remove_expired
 from sparktxlog.worker.backup.restoring import choose_image, damaged_files, restore_replica
+from sparktxlog.worker.lakes.lake_places import bucket_at
 from sparktxlog.worker.replica.state import read_state
 
 
@@ -343,15 +350,177 @@ def test_places_that_are_none_are_refused(
 def test_a_file_that_goes_while_it_is_sent_is_in_no_image(
     lake: Lake, bucket: BucketImages, monkeypatch: pytest.MonkeyPatch, act: str
 ) -> None:
-    hash_chunks = bucket_images.hash_chunks
+    chunks = DiskOriginal.chunks
 
-    def and_then(path: Path, size: int, chunk: int) -> list[str]:
-        found = hash_chunks(path, size, chunk)
-        if path.suffix == ".parquet":
-            path.unlink() if act == "remove" else path.write_bytes(b"x" * size)
-        return found
+    def and_then(original: DiskOriginal, buffer: memoryview) -> Iterator[memoryview]:
+        yield from chunks(original, buffer)
+        if original.file.suffix == ".parquet" and act == "remove":
+            original.file.unlink()
+        elif original.file.suffix == ".parquet":
+            original.file.write_bytes(b"x" * original.size_bytes)
 
-    monkeypatch.setattr(bucket_images, "hash_chunks", and_then)
+    monkeypatch.setattr(DiskOriginal, "chunks", and_then)
     with pytest.raises(StorageError, match="cannot be backed up"):
         back_up_replica(lake.path, bucket, name="one")
     assert bucket.names() == [] and not bucket.store.find("images/one.json")
+
+
+# -- tables in a bucket ----------------------------------------------------------------------------
+
+
+def _sent(lake: Lake, url: str) -> str:
+    """Put a replica into a bucket, as a worker would leave it; return the URL of its lake."""
+    store = bucket_at(url)
+    for path in lake.path.rglob("*"):
+        key = path.relative_to(lake.path).as_posix()
+        if key.endswith("state.json"):
+            store.replace(key, path.read_bytes())
+        elif path.is_file() and not key.endswith("lock"):
+            store.create(key, path)
+    return store.url
+
+
+@pytest.fixture
+def rows_in_bucket(lake: Lake, url: str) -> str:
+    return _sent(lake, f"{url}/rows")
+
+
+def test_row_tables_in_a_bucket_are_backed_up(
+    lake: Lake, rows_in_bucket: str, images: ImageStore, tmp_path: Path
+) -> None:
+    done = back_up_replica(rows_in_bucket, images, name="one", site="A")
+    assert done.new_files == done.image.files == 5 and damaged_files(images, done.image) == []
+    assert back_up_replica(rows_in_bucket, images, name="two").new_files == 0
+    state = restore_replica(images, done.image, tmp_path / "new")
+    before = read_state(lake.path)
+    assert before is not None and state.tables == before.tables
+    assert rows(tmp_path / "new") == rows(lake.path)
+    lake.append((9, "new"))
+    _sent(lake, rows_in_bucket)
+    assert back_up_replica(rows_in_bucket, images, name="three").new_files == 2
+
+
+def test_within_a_bucket_files_are_copied_and_not_sent(
+    lake: Lake, rows_in_bucket: str, bucket: BucketImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(store: BucketStore, key: str, content: bytes | Path, **said: Any) -> Created:
+        assert isinstance(content, bytes), f"{key} is sent"
+        return create(store, key, content, **said)
+
+    create = BucketStore.create
+    monkeypatch.setattr(BucketStore, "create", put)
+    done = back_up_replica(rows_in_bucket, bucket, name="one")
+    assert done.new_files == 5 and damaged_files(bucket, done.image) == []
+    # One that was cut there is mended by a copy, too.
+    key = _key(bucket, done.image, _named(done.image, ".parquet"))
+    bucket.store.replace(key, b"cut")
+    again = back_up_replica(rows_in_bucket, bucket, name="two")
+    assert (again.new_files, damaged_files(bucket, done.image)) == (1, [])
+
+
+@pytest.mark.parametrize("place", ["seaweedfs"], indirect=True)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_object_that_is_replaced_meanwhile_is_in_no_image(
+    rows_in_bucket: str, images: ImageStore, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store, chunks = bucket_at(rows_in_bucket), StoredOriginal.chunks
+
+    def meanwhile(original: StoredOriginal, buffer: memoryview) -> Iterator[memoryview]:
+        key = original.found_as.key
+        if moment == "before":
+            store.replace(key, b"other")
+        yield from chunks(original, buffer)
+        if moment == "after":
+            store.replace(key, b"other")
+
+    monkeypatch.setattr(StoredOriginal, "chunks", meanwhile)
+    with pytest.raises(StorageError, match=r"replaced meanwhile|changed while it was read"):
+        back_up_replica(rows_in_bucket, images, name="one")
+    assert images.names() == []
+
+
+def test_an_object_that_is_missing_is_in_no_image(rows_in_bucket: str, images: ImageStore) -> None:
+    store = bucket_at(rows_in_bucket)
+    (victim, *_) = (one.key for one in store.list("t") if one.key.endswith(".parquet"))
+    store.replace(victim, b"x" * 7)
+    with pytest.raises(CorruptLogError, match="has 7 bytes"):
+        back_up_replica(rows_in_bucket, images, name="one")
+    store.remove([victim])
+    with pytest.raises(StorageError, match="cannot be backed up"):
+        back_up_replica(rows_in_bucket, images, name="one")
+    assert images.names() == []
+
+
+def test_a_drop_in_a_bucket_meanwhile_makes_it_fail(
+    lake: Lake, rows_in_bucket: str, images: ImageStore
+) -> None:
+    store = bucket_at(rows_in_bucket)
+
+    def drop(done: int, total: int) -> None:
+        store.replace("_sparktxlog/attic/dropped-t-9/manifest.json", b"{}")
+
+    with pytest.raises(StorageError, match="was dropped meanwhile"):
+        back_up_replica(rows_in_bucket, images, name="one", tell=drop)
+
+
+@pytest.fixture
+def commit_table(tmp_path: Path) -> StagedTable:
+    """A commit table of versions 0 to 2; version 2 removes what version 1 adds."""
+    return three_versions(tmp_path / "tables")
+
+
+def test_commit_tables_in_a_bucket_are_backed_up_and_restored_to_a_directory(
+    lake: Lake, commit_table: StagedTable, url: str, images: ImageStore, tmp_path: Path
+) -> None:
+    place, uuid = bucket_at(f"{url}/tables"), commit_table.table_id
+    root = commit_table.directory.parent
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        place.replace(path.relative_to(root).as_posix(), path)
+    place.create(f".given/{uuid}", b"")
+    # Delta cleaned up its log; the node kept a second copy.
+    first = f"{uuid}/{commit_file_name(0)}"
+    place.copy(first, f".commits/{uuid}/{first.rpartition('/')[2]}")
+    place.remove([first])
+    tables = commit_tables_below(place.url)
+    assert [(one.uuid, one.version) for one in tables] == [(uuid, 2)]
+    shown = {uuid: ("s.t", 1)}
+    assert [one.version for one in commit_tables_below(place.url, shown)] == [1]
+    image = back_up_replica(lake.path, images, name="one", commit_tables=tables).image
+    assert damaged_files(images, image) == []
+    assert restore_commit_tables(images, image, tmp_path / "back") == (6, 0)
+    assert files_of(tmp_path / "back" / uuid) == files_of(commit_table.directory)
+    # Versions that only a copy has must be there.
+    place.remove([f".commits/{uuid}/{first.rpartition('/')[2]}"])
+    with pytest.raises(StorageError):
+        back_up_replica(lake.path, images, name="two", commit_tables=tables)
+
+
+def test_a_site_in_buckets_is_found_in_its_configuration(
+    lake: Lake,
+    rows_in_bucket: str,
+    commit_table: StagedTable,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tables = bucket_at(f"{url}/tables")
+    for path in (path for path in commit_table.directory.rglob("*") if path.is_file()):
+        tables.replace(path.relative_to(commit_table.directory.parent).as_posix(), path)
+    tables.create(f".given/{commit_table.table_id}", b"")
+    config = tmp_path / "a.toml"
+    config.write_text(
+        f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{tmp_path / "data"}"\n'
+        f'lake-url = "{rows_in_bucket}"\ncommit-table-url = "{tables.url}"\n'
+    )
+    given = ("--config", str(config), "--json")
+    assert invoke(monkeypatch, "backup", f"{url}/images", *given) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["site"], made["files"]) == ("A", 5 + 6)
+    assert list(made["commit_tables"]) == [commit_table.table_id]
+    assert invoke(monkeypatch, "backup", f"{tables.url}/images", *given) == 2
+    assert "where tables of the site lie" in capsys.readouterr().out
+    alone = ("--lake", rows_in_bucket, "--url", "http://127.0.0.1:9", "--json")
+    assert invoke(monkeypatch, "backup", f"{url}/images", "--name", "rows", *alone) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["new_files"] == 0 and "commit tables are left out" in said.err

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
+from tests.support.delta_writer import FEATURES, StagedTable, info_of, lines_of
 from tests.support.worker_log import table
 
 from sparktxlog.model.signature import TableSignature
@@ -71,3 +74,41 @@ def stored_files(store: DiskImages) -> dict[int, Path]:
     """Return the files that images, finished or not, hold: each once, however many have it."""
     found = (path for path in store.root.glob("*/*/**/*") if path.is_file())
     return {path.stat().st_ino: path for path in found}
+
+
+def three_versions(root: Path) -> StagedTable:
+    """Return a commit table of versions 0 to 2; version 2 removes what version 1 adds."""
+    identity = str(uuid.uuid4())
+    directory = root / identity
+    table = StagedTable(
+        table_id=identity,
+        directory=directory,
+        location="",
+        metadata={"schemaString": "{}", "configuration": {}},
+        protocol={
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": FEATURES,
+            "writerFeatures": FEATURES,
+        },
+    )
+    directory.mkdir(parents=True)
+    table.write_first(table.add(b"zero"))
+    removed = table.add(b"one")
+    publish(table, 1, removed)
+    publish(table, 2, {"remove": removed["add"]}, table.add(b"two"))
+    return table
+
+
+def publish(table: StagedTable, version: int, *actions: dict[str, Any]) -> None:
+    """Publish a version."""
+    table.published(version).write_bytes(lines_of(info_of(version), *actions))
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """Return all files below a directory."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }

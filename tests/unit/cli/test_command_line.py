@@ -632,7 +632,12 @@ _TAKE_BUCKETS = (
     "verify --lake PLACE",
 )
 #: They ask the bucket at once (`contract/test_images.py`).
-_ASK_BUCKETS = ("backup list PLACE", "backup verify PLACE", "restore PLACE --lake /lake")
+_ASK_BUCKETS = (
+    "backup create /images --lake PLACE",
+    "backup list PLACE",
+    "backup verify PLACE",
+    "restore PLACE --lake /lake",
+)
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,10 @@ def create(
         str | None, typer.Option(help="Name of the image; default: the time, UTC.")
     ] = None,
     lake: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="PATH",
-            help="Root of the replica's tables; default: the node's.",
-            parser=local_place,
+            help="Root of the replica's tables, or its URL; default: the node's.",
         ),
     ] = None,
     config: Annotated[
@@ -394,7 +393,8 @@ def _restore_commit_tables(store: ImageStore, image: Image, root: Path | None) -
 class _Source:
     """What is backed up."""
 
-    lake: Path
+    #: A directory, or the URL of a bucket.
+    lake: str | Path
     #: Empty = no node serves the lake.
     site: str = ""
     commit_tables: Sequence[KeptCommitTable] = ()
@@ -402,30 +402,22 @@ class _Source:
     urls: Sequence[str] = ()
 
 
-def _say_what_is_in_a_bucket(url: str | None) -> None:
-    if url is not None:
-        typer.echo(f"Commit tables lie in {url}, so the image leaves them out.", err=True)
-
-
-def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
+def _source(given: str | None, config: Path | None, url: str) -> _Source:
     """Return site, lake and commit tables, from the first that is named.
 
     All but the lake come from a node that serves it.
     """
     from sparktxlog.worker.backup.commit_table_images import commit_tables_below
-    from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
 
+    lake = None if given is None else _place(given)
     if config is not None:
         from sparktxlog.config import load_config
 
         checked = load_config(config)
-        if lake is None and checked.lake_url:
-            refuse_in_bucket(checked.lake_url, "backup")
-        _say_what_is_in_a_bucket(checked.commit_table_url)
         return _Source(
-            lake=lake or checked.lake_dir,
+            lake=lake or checked.lake_url or checked.lake_dir,
             site=checked.node_id,
-            commit_tables=commit_tables_below(checked.commit_table_dir),
+            commit_tables=commit_tables_below(checked.commit_table_url or checked.commit_table_dir),
             urls=[url for url in (checked.lake_url, checked.commit_table_url) if url],
         )
     api = NodeApi(url)
@@ -436,10 +428,8 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
         if lake is None:
             raise
         info = {}
-    root = info.get("lake_root")
-    if lake is None and info.get("lake_url"):
-        refuse_in_bucket(info["lake_url"], "backup")
-    if lake is not None and (root is None or Path(root).absolute() != lake.absolute()):
+    root = info.get("lake_url") or info.get("lake_root")
+    if lake is not None and (root is None or _place(root) != lake):
         typer.echo(
             f"No node at {url} serves {lake}, so commit tables are left out.  Add --config or "
             "--url.",
@@ -447,18 +437,24 @@ def _source(lake: Path | None, config: Path | None, url: str) -> _Source:
         )
         return _Source(lake=lake)
     url_of_tables = info.get("commit_table_url")
-    _say_what_is_in_a_bucket(url_of_tables)
     shown = {
         str(table["uuid"]): (str(table["name"]), int(table["version"]))
         for table in api.get("/v1/commit-tables")
-        if table["version"] is not None and url_of_tables is None
+        if table["version"] is not None
     }
     return _Source(
-        lake=lake or Path(root),
+        lake=_place(root),
         site=str(info["node_id"]),
-        commit_tables=commit_tables_below(Path(info["commit_table_dir"]), shown),
+        commit_tables=commit_tables_below(url_of_tables or Path(info["commit_table_dir"]), shown),
         urls=[url for url in (info.get("lake_url"), url_of_tables) if url],
     )
+
+
+def _place(lake: str) -> str | Path:
+    """Return a lake as it is named everywhere: a URL, or an absolute path."""
+    from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
+
+    return bucket_at(lake).url if is_in_bucket(lake) else local_place(lake).absolute()
 
 
 def _counted(done: bool, wrong: Wrong) -> dict[str, Any]:

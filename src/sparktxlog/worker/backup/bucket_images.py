@@ -18,22 +18,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sparktxlog.errors import StorageError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created
-from sparktxlog.files.tasks import chunk_count, hash_chunks
 from sparktxlog.storage.lock import LOCK_NAME
 from sparktxlog.worker.backup.image import Image, ImageFile, manifest_of
 from sparktxlog.worker.backup.image_store import (
     IMAGE_NAME,
-    Before,
     ImageStore,
-    Original,
-    VersionGoneError,
+    ToKeep,
     check_image_name,
 )
+from sparktxlog.worker.backup.originals import VersionGoneError
 from sparktxlog.worker.lakes.lake_lease import LakeLease
 from sparktxlog.worker.lakes.lake_places import bucket_at, lock_store_at
 
@@ -113,47 +110,28 @@ class _Writer:
     there: dict[str, int]
     at_once: int = _AT_ONCE
 
-    def keep(
-        self, worker_id: str, original: Original, before: Before | None
-    ) -> tuple[ImageFile, bool]:
+    def keep(self, worker_id: str, wanted: ToKeep) -> tuple[ImageFile, bool]:
         """As `ImageWriter.keep`; several threads may call it."""
-        if before is not None and self._has(before.file):
-            return before.file, False
-        file = ImageFile(
-            path=original.path,
-            size_bytes=original.size_bytes,
-            modified_at=original.modified_ns // 1000,
-            digests=self._digests(original),
-        )
+        if wanted.before is not None and self._has(wanted.before.file):
+            return wanted.before.file, False
+        original = wanted.original
+        file = wanted.as_kept(_digests(wanted))
         if self._has(file):
             return file, False
         key = _content_key(file)
-        try:
-            # One that was cut is mended, for older images, too.
-            self.contents.replace(key, original.file)
-        except StorageError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
-                raise error.__cause__ from None  # removed meanwhile
-            raise
-        if self._is_other(original):
+        made = original.give(self.contents, key)
+        if made is Created.OTHER:
+            # One that was cut, or is damaged: it is mended for older images, too.
             self.contents.remove([key])
-            raise VersionGoneError(f"{original.file} changed while it was read")
+            made = original.give(self.contents, key)
+        if made is Created.OTHER or original.is_other():
+            self.contents.remove([key])
+            raise VersionGoneError(f"{original.url} changed while it was read")
         self.there[key] = file.size_bytes
-        return file, True
+        return file, made is Created.NEW
 
     def _has(self, file: ImageFile) -> bool:
         return self.there.get(_content_key(file)) == file.size_bytes
-
-    def _digests(self, original: Original) -> str:
-        size, chunk_bytes = original.size_bytes, original.chunk_bytes
-        found = hash_chunks(original.file, size, chunk_bytes)
-        if len(found) != chunk_count(size, chunk_bytes) or self._is_other(original):
-            raise VersionGoneError(f"{original.file} changed while it was read")
-        return "".join(found)
-
-    def _is_other(self, original: Original) -> bool:
-        found = original.file.stat()
-        return (found.st_size, found.st_mtime_ns) != (original.size_bytes, original.modified_ns)
 
     def add(self, image: Image) -> None:
         """As `ImageWriter.add`."""
@@ -190,3 +168,15 @@ class _Writer:
 def _content_key(file: ImageFile) -> str:
     digest = hashlib.sha256(file.digests.encode()).hexdigest()
     return f"{digest}-{file.size_bytes}"
+
+
+def _digests(wanted: ToKeep) -> str:
+    """Read a file; return the digests of its chunks."""
+    original, size, found = wanted.original, 0, list[str]()
+    buffer = memoryview(bytearray(max(1, min(original.size_bytes, wanted.chunk_bytes))))
+    for chunk in original.chunks(buffer):
+        found.append(hashlib.sha256(chunk).hexdigest())
+        size += len(chunk)
+    if size != original.size_bytes or original.is_other():
+        raise VersionGoneError(f"{original.url} changed while it was read")
+    return "".join(found)

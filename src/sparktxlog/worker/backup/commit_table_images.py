@@ -11,64 +11,104 @@ import filecmp
 import os.path
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
-from sparktxlog.delta.log_files import commits_in, is_in_log, newest_version
+from sparktxlog.delta.log_files import commits_in, is_in_log, store_of
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, StorageError
 from sparktxlog.files.durability import place_durably, storing
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import COPIES, CopyWorkspace, remove_workspaces
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.tables.commit_table import UUID_NAME, commit_file_name
-from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
+from sparktxlog.storage.commit_tables.table_places import GIVEN
 from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.backup.originals import DiskTable, StoredTable, TableFiles
+from sparktxlog.worker.lakes.lake_places import is_in_bucket
+from sparktxlog.worker.tables.places_of_tables import store_of_job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCommitTable:
     """A commit table of a site that is to be backed up."""
 
-    directory: Path
+    #: Of all commit tables of the site: a directory, or a URL.
+    root: str | Path
     uuid: str
     #: Empty = no node was asked.
     name: str
     version: int
 
+    def files(self) -> TableFiles:
+        """Return its files, as they are from now on."""
+        return files_of(self.root, self.uuid)
+
+
+def files_of(root: str | Path, uuid: str) -> TableFiles:
+    """Return the files of a commit table below a directory or a URL; errors as `store_at`."""
+    if is_in_bucket(root):
+        return StoredTable(store_of_job(str(root)), uuid)
+    return DiskTable(Path(root) / uuid)
+
 
 def commit_tables_below(
-    root: Path, shown: Mapping[str, tuple[str, int]] | None = None
+    root: str | Path, shown: Mapping[str, tuple[str, int]] | None = None
 ) -> list[KeptCommitTable]:
     """Return the commit tables of a site, each at its newest version.
 
     Args:
-        root: Directory of the site's commit tables.
+        root: Directory of the site's commit tables, or their URL, which the environment reaches.
         shown: UUID → name and placed version, as the node shows them; None = no node was asked:
-            then all tables in the directory, dropped ones too, up to their last version without a
-            gap.
+            then all tables there, dropped ones too, up to their last version without a gap.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `store_at`, for a URL.
+        StorageError: As `Store`, for a URL.
     """
     if shown is not None:
-        found = ((uuid, name, version) for uuid, (name, version) in shown.items())
+        found = [(uuid, name, version) for uuid, (name, version) in shown.items()]
     else:
-        names = sorted(path.name for path in root.glob("*")) if root.is_dir() else []
-        found = (
-            (one, "", newest_version(root / one, min(commits_in(root / one), default=-1)))
-            for one in names
-            if UUID_NAME.fullmatch(one)
-        )
+        tables = [files_of(root, one) for one in _uuids_below(root)]
+        found = [(one.name, "", _last_of(commits_in(one.place))) for one in tables]
     return [
-        KeptCommitTable(directory=root / uuid, uuid=uuid, name=name, version=version)
+        KeptCommitTable(root=root, uuid=uuid, name=name, version=version)
         for uuid, name, version in found
         if version >= 0
     ]
 
 
-def commit_table_files(table: KeptCommitTable) -> tuple[dict[str, int | None], set[str]]:
-    """Return the files of a table: path below its directory → bytes, None = not recorded.
+def _uuids_below(root: str | Path) -> list[str]:
+    if is_in_bucket(root):
+        names = store_of_job(str(root)).names(GIVEN)
+    else:
+        names = [path.name for path in Path(root).glob("*")]
+    return sorted(name for name in names if UUID_NAME.fullmatch(name))
+
+
+def _last_of(versions: Sequence[int]) -> int:
+    """Return the last version before a gap, -1 = there is none."""
+    return next(
+        (
+            one
+            for one, following in zip_longest(versions, versions[1:], fillvalue=-1)
+            if following != one + 1
+        ),
+        -1,
+    )
+
+
+def commit_table_files(
+    table: KeptCommitTable, source: TableFiles
+) -> tuple[dict[str, int | None], set[str]]:
+    """Return the files of a table: path below it → bytes, None = not recorded.
 
     Files that no reader of the newest version needs may be gone.
+
+    Args:
+        source: Its files.
 
     Returns:
         All that are there, and which of them may go at any time.
@@ -77,30 +117,24 @@ def commit_table_files(table: KeptCommitTable) -> tuple[dict[str, int | None], s
         StorageError: A file that is needed is missing, or a commit cannot be read.
     """
     files: dict[str, int | None] = {}
-    live = LiveFiles()
-    for version in range(table.version + 1):
-        path = commit_file_name(version)
+    live, store = LiveFiles(), store_of(source.place)
+    paths = [commit_file_name(version) for version in range(table.version + 1)]
+    contents = iter(source.read_all(paths))
+    for version, path in enumerate(paths):
         try:
-            with storing(table.directory / path):
-                content = read_commit_file(place_of(table.directory, path).read_bytes())
+            with storing(store.url_of(path)):
+                content = read_commit_file(next(contents))
         except StagedCommitError as error:
             raise _unfit(table, f"version {version} cannot be read: {error.message}") from error
         live.follow(content)
         files |= {file.path: file.size if file.is_exact else None for file in content.files}
         files[path] = None
-    for path in [path for path in files if not place_of(table.directory, path).exists()]:
+    for path in [path for path in files if not source.has(path)]:
         if path in live.needed:
             raise _unfit(table, f"file {path!r} is missing")
         del files[path]
     needed = live.needed
     return files, {path for path in files if path not in needed and not is_in_log(path)}
-
-
-def place_of(directory: Path, path: str) -> Path:
-    """Return where a file of a table is: a commit that Delta cleaned up has its second name."""
-    place = directory / path
-    kept = directory.parent / KEPT_COMMITS / directory.name / place.name
-    return kept if is_in_log(path) and not place.exists() and kept.exists() else place
 
 
 def _unfit(table: KeptCommitTable, problem: str) -> StorageError:

@@ -38,12 +38,11 @@ from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.backup.image import CHUNK_BYTES, Image, ImageFile, manifest_of
 from sparktxlog.worker.backup.image_store import (
     IMAGE_NAME,
-    Before,
     ImageStore,
-    Original,
-    VersionGoneError,
+    ToKeep,
     check_image_name,
 )
+from sparktxlog.worker.backup.originals import Original, VersionGoneError
 
 #: No table can have this name.
 _MANIFEST = "_image.json"
@@ -113,26 +112,21 @@ class _Writer:
     buffer: memoryview
     at_once: int = 1
 
-    def keep(
-        self, worker_id: str, original: Original, before: Before | None
-    ) -> tuple[ImageFile, bool]:
+    def keep(self, worker_id: str, wanted: ToKeep) -> tuple[ImageFile, bool]:
         """As `ImageWriter.keep`."""
-        size, modified_ns = original.size_bytes, original.modified_ns
-        target = self.images.unfinished(worker_id) / original.table / original.path
+        size, before = wanted.original.size_bytes, wanted.before
+        target = self.images.unfinished(worker_id) / wanted.table / wanted.path
         target.parent.mkdir(parents=True, exist_ok=True)
         digests = ""
         if before is not None:
-            place = self.images.root / before.image / original.table / original.path
+            place = self.images.root / before.image / wanted.table / wanted.path
             digests = before.file.digests if _link(place, target, size) else ""
-        elif is_file(target, size) and target.stat().st_mtime_ns == modified_ns:
+        elif is_file(target, size) and target.stat().st_mtime_ns == wanted.original.modified_ns:
             # Its name came after its bytes.
-            digests = "".join(hash_chunks(target, size, original.chunk_bytes))
+            digests = "".join(hash_chunks(target, size, wanted.chunk_bytes))
         if is_new := not digests:
-            digests = _copy(original, target, self.buffer[: original.chunk_bytes])
-        file = ImageFile(
-            path=original.path, size_bytes=size, modified_at=modified_ns // 1000, digests=digests
-        )
-        return file, is_new
+            digests = _copy(wanted.original, target, self.buffer[: wanted.chunk_bytes])
+        return wanted.as_kept(digests), is_new
 
     def add(self, image: Image) -> None:
         """As `ImageWriter.add`; files that the image does not have are removed."""
@@ -183,13 +177,12 @@ def _copy(original: Original, target: Path, buffer: memoryview) -> str:
         VersionGoneError: It is not the one that was found.
     """
     part, done, digests = target.with_name(f"{target.name}.part"), 0, list[str]()
-    with open(original.file, "rb") as content:
-        while size := content.readinto(buffer):
-            write_chunk(part, buffer[:size], done)
-            digests.append(hashlib.sha256(buffer[:size]).hexdigest())
-            done += size
+    for chunk in original.chunks(buffer):
+        write_chunk(part, chunk, done)
+        digests.append(hashlib.sha256(chunk).hexdigest())
+        done += len(chunk)
     if done != original.size_bytes:
-        raise VersionGoneError(f"{original.file} changed while it was read")
+        raise VersionGoneError(f"{original.url} changed while it was read")
     complete_part(part, target, done, original.modified_ns)
     return "".join(digests)
 

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from sparktxlog.errors import (
@@ -29,6 +28,7 @@ from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.storage.lock import LOCK_NAME
 from sparktxlog.worker.backup.image import Image, ImageFile, image_of
+from sparktxlog.worker.backup.originals import Original
 
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: The first means the default name.
@@ -36,19 +36,27 @@ _RESERVED = frozenset({"default", LOCK_NAME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Original:
+class ToKeep:
     """A file of the site, which an image gets."""
 
     #: A name, or the UUID of a commit table.
     table: str
     #: Below the table.
     path: str
-    file: Path
-    size_bytes: int
-    #: Nanoseconds since 1970 UTC.
-    modified_ns: int
+    original: Original
     #: Those of the image, except the last one of the file.
     chunk_bytes: int
+    #: The file in the replica's image before, if it has name, size and time of this one.
+    before: Before | None
+
+    def as_kept(self, digests: str) -> ImageFile:
+        """Return what a manifest says of it."""
+        return ImageFile(
+            path=self.path,
+            size_bytes=self.original.size_bytes,
+            modified_at=self.original.modified_ns // 1000,
+            digests=digests,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +65,6 @@ class Before:
 
     image: str
     file: ImageFile
-
-
-class VersionGoneError(Exception):
-    """The site does not have all files of a version."""
 
 
 class ImageWriter(Protocol):
@@ -76,9 +80,7 @@ class ImageWriter(Protocol):
     def at_once(self) -> int:
         """How many files are stored at the same time."""
 
-    def keep(
-        self, worker_id: str, original: Original, before: Before | None
-    ) -> tuple[ImageFile, bool]:
+    def keep(self, worker_id: str, wanted: ToKeep) -> tuple[ImageFile, bool]:
         """Store a file of a replica's next image, durably, unless its bytes are there.
 
         Returns:

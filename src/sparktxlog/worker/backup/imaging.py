@@ -21,13 +21,12 @@ from time import time_ns
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import needed_files
-from sparktxlog.delta.log_files import files_of_log
+from sparktxlog.delta.log_files import TablePlace, files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
 from sparktxlog.files.fetch import Progress
 from sparktxlog.worker.backup.commit_table_images import (
     KeptCommitTable,
     commit_table_files,
-    place_of,
 )
 from sparktxlog.worker.backup.image import (
     CHUNK_BYTES,
@@ -40,10 +39,17 @@ from sparktxlog.worker.backup.image_store import (
     Before,
     ImageStore,
     ImageWriter,
-    Original,
-    VersionGoneError,
+    ToKeep,
     check_image_name,
 )
+from sparktxlog.worker.backup.originals import (
+    DiskTable,
+    StoredTable,
+    TableFiles,
+    VersionGoneError,
+)
+from sparktxlog.worker.lakes.bucket_lake import ATTIC
+from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 from sparktxlog.worker.replica.state import ReplicaState, applied_state, read_state
 
 #: Most attempts, each with a newer batch, when files vanish.
@@ -88,7 +94,7 @@ def back_up_replica(
             made (definite); the next attempt uses the files that were stored.
         LockedError: Another backup writes there (definite).
     """
-    lake = Path(lake).absolute()
+    lake = str(lake) if is_in_bucket(lake) else Path(lake).absolute()
     check_image_name(name)
     with store.writing() as writer:
         store.check_free(name)
@@ -123,7 +129,7 @@ def image_name(now_us: int) -> str:
     return datetime.fromtimestamp(now_us / 1e6, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def version_files(table: Path, version: int) -> dict[str, int | None]:
+def version_files(table: TablePlace, version: int) -> dict[str, int | None]:
     """Return the files of a version: path below the table → bytes, None = not recorded.
 
     Raises:
@@ -138,7 +144,7 @@ def version_files(table: Path, version: int) -> dict[str, int | None]:
     return files | {file.path: file.size if file.is_exact else None for file in needed}
 
 
-def _whole_batch(lake: Path) -> ReplicaState:
+def _whole_batch(lake: str | Path) -> ReplicaState:
     state = applied_state(lake)
     if state.copying is not None:
         raise NotAppliedError(
@@ -163,8 +169,13 @@ def _is_newer(now: ReplicaState | None, before: ReplicaState) -> bool:
     )
 
 
-def _drops_in(lake: Path) -> set[tuple[str, str]]:
-    return {(entry.table, entry.id) for entry in Attic.of_lake(lake).entries(Kind.DROPPED)}
+def _drops_in(lake: str | Path) -> set[str]:
+    """Return the ids of all entries of the attic with dropped tables."""
+    if isinstance(lake, Path):
+        return {entry.id for entry in Attic.of_lake(lake).entries(Kind.DROPPED)}
+    found = (one.key.removeprefix(f"{ATTIC}/") for one in bucket_at(lake).list(ATTIC))
+    ids = {key.partition("/")[0] for key in found}
+    return {one for one in ids if one.startswith(f"{Kind.DROPPED.value}-")}
 
 
 class _Backup:
@@ -172,12 +183,12 @@ class _Backup:
 
     def __init__(
         self,
-        lake: Path,
+        lake: str | Path,
         store: ImageStore,
         writer: ImageWriter,
         state: ReplicaState,
         tell: Progress,
-        drops: set[tuple[str, str]],
+        drops: set[str],
         commit_tables: Sequence[KeptCommitTable],
     ) -> None:
         self._lake = lake
@@ -198,22 +209,19 @@ class _Backup:
     def run(self, name: str, site: str, *, repeated: int) -> BackupResult:
         state = self._state
         # All lists first: a missing log is found before anything is read.
+        rows = [self._row_table(name) for name in sorted(state.tables)]
         wanted = {
-            self._lake / table: version_files(self._lake / table, state.tables[table].version)
-            for table in sorted(state.tables)
+            one.name: version_files(one.place, state.tables[one.name].version) for one in rows
         }
-        unneeded: dict[Path, set[str]] = {}
-        for one in self._commit_tables:
-            wanted[one.directory], unneeded[one.directory] = commit_table_files(one)
-        total = sum(
-            _size_of(place_of(directory, path))
-            for directory, files in wanted.items()
-            for path in files
-        )
-        kept: dict[Path, list[ImageFile]] = {directory: [] for directory in wanted}
+        unneeded: dict[str, set[str]] = {}
+        sources = [*rows, *(table.files() for table in self._commit_tables)]
+        for table, source in zip(self._commit_tables, sources[len(rows) :], strict=True):
+            wanted[table.uuid], unneeded[table.uuid] = commit_table_files(table, source)
+        total = sum(_size_of(one, path) for one in sources for path in wanted[one.name])
+        kept: dict[str, list[ImageFile]] = {one.name: [] for one in sources}
         done = 0
-        for directory, file in self._keep_all(wanted, unneeded):
-            kept[directory].append(file)
+        for owner, file in self._keep_all(sources, wanted, unneeded):
+            kept[owner].append(file)
             done += file.size_bytes
             self._tell(done, total)
         tables = {
@@ -221,19 +229,19 @@ class _Backup:
                 definition=found.definition,
                 version=found.version,
                 signature=found.signature,
-                files=tuple(kept[self._lake / table]),
+                files=tuple(kept[table]),
             )
             for table, found in sorted(state.tables.items())
         }
         commit_tables = {
             table.uuid: ImageCommitTable(
-                name=table.name, version=table.version, files=tuple(kept[table.directory])
+                name=table.name, version=table.version, files=tuple(kept[table.uuid])
             )
             for table in self._commit_tables
         }
         if gone := sorted(_drops_in(self._lake) - self._drops):
             # Its files may be those of the next table of that name.
-            raise VersionGoneError(f"table {gone[0][0]!r} was dropped meanwhile")
+            raise VersionGoneError(f"a table was dropped meanwhile: {gone[0]}")
         image = Image(
             name=name,
             created_at=time_ns() // 1000,
@@ -252,64 +260,70 @@ class _Backup:
             image=image, new_files=self._new, added_bytes=self._added, repeated=repeated
         )
 
-    def _keep_all(
-        self, wanted: Mapping[Path, Mapping[str, int | None]], unneeded: Mapping[Path, set[str]]
-    ) -> Iterator[tuple[Path, ImageFile]]:
-        """Store all files; yield each of them with the directory of its table, in their order."""
+    def _row_table(self, name: str) -> TableFiles:
+        if isinstance(self._lake, Path):
+            return DiskTable(self._lake / name)
+        return StoredTable(bucket_at(self._lake), name)
 
-        def keep(one: tuple[Path, str, int | None]) -> tuple[ImageFile, bool] | None:
-            directory, path, size = one
+    def _keep_all(
+        self,
+        sources: Sequence[TableFiles],
+        wanted: Mapping[str, Mapping[str, int | None]],
+        unneeded: Mapping[str, set[str]],
+    ) -> Iterator[tuple[str, ImageFile]]:
+        """Store all files; yield each of them with the name of its table, in their order."""
+
+        def keep(one: tuple[TableFiles, str, int | None]) -> tuple[ImageFile, bool] | None:
+            table, path, size = one
             try:
-                return self._keep(directory, path, size)
+                return self._keep(table, path, size)
             except FileNotFoundError:
-                if path not in unneeded.get(directory, ()):
+                if path not in unneeded.get(table.name, ()):
                     raise
                 return None  # upkeep of the commit table removed it meanwhile
 
         files = [
-            (directory, path, size)
-            for directory, found in wanted.items()
-            for path, size in sorted(found.items())
+            (table, path, size)
+            for table in sources
+            for path, size in sorted(wanted[table.name].items())
         ]
         with ThreadPoolExecutor(self._writer.at_once, "images") as threads:
             results = map(keep, files) if self._writer.at_once == 1 else threads.map(keep, files)
-            for (directory, _, _), kept in zip(files, results, strict=True):
+            for (table, _, _), kept in zip(files, results, strict=True):
                 if kept is not None:
                     file, is_new = kept
                     self._new += is_new
                     self._added += file.size_bytes if is_new else 0
-                    yield directory, file
+                    yield table.name, file
 
-    def _keep(self, directory: Path, path: str, recorded: int | None) -> tuple[ImageFile, bool]:
+    def _keep(self, table: TableFiles, path: str, recorded: int | None) -> tuple[ImageFile, bool]:
         """Store a file; return what it is, and whether its bytes are new."""
-        file, table = place_of(directory, path), directory.name
-        found = file.stat()
-        size, modified_ns = found.st_size, found.st_mtime_ns
+        original = table.original(path)
+        size, modified_at = original.size_bytes, original.modified_ns // 1000
         if recorded is not None and recorded != size:
             raise CorruptLogError(
-                f"{file} has {size} bytes, its table recorded {recorded}",
+                f"{original.url} has {size} bytes, its table recorded {recorded}",
                 hint="The replica is damaged: repair it, or back up another site's.",
-                table=table,
-                path=str(file),
+                table=table.name,
+                path=original.url,
             )
-        before = self._before.get((table, path))
+        before = self._before.get((table.name, path))
         if before is not None:
-            same = (before.file.size_bytes, before.file.modified_at) == (size, modified_ns // 1000)
+            same = (before.file.size_bytes, before.file.modified_at) == (size, modified_at)
             before = before if same else None
-        original = Original(
-            table=table,
+        wanted = ToKeep(
+            table=table.name,
             path=path,
-            file=file,
-            size_bytes=size,
-            modified_ns=modified_ns,
+            original=original,
             chunk_bytes=CHUNK_BYTES,
+            before=before,
         )
-        return self._writer.keep(self._state.worker_id, original, before)
+        return self._writer.keep(self._state.worker_id, wanted)
 
 
-def _size_of(file: Path) -> int:
+def _size_of(table: TableFiles, path: str) -> int:
     """Return its bytes, 0 if it was removed a moment ago."""
     try:
-        return file.stat().st_size
+        return table.original(path).size_bytes
     except FileNotFoundError:
         return 0

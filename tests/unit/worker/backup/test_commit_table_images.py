@@ -6,13 +6,12 @@ import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import msgspec
 import pytest
-from tests.support.delta_writer import FEATURES, StagedTable, info_of, lines_of
-from tests.support.image_lake import Lake, stored_files
+from tests.support.delta_writer import StagedTable
+from tests.support.image_lake import Lake, files_of, publish, stored_files, three_versions
 
 from sparktxlog.errors import (
     CorruptLogError,
@@ -42,45 +41,12 @@ def site(tmp_path: Path) -> tuple[Lake, StagedTable]:
     """A replica, and a commit table of versions 0 to 2; version 2 removes what version 1 adds."""
     lake = Lake(tmp_path / "lake")
     lake.append((1, "x"))
-    identity = str(uuid.uuid4())
-    directory = tmp_path / "tables" / identity
-    table = StagedTable(
-        table_id=identity,
-        directory=directory,
-        location="",
-        metadata={"schemaString": "{}", "configuration": {}},
-        protocol={
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": FEATURES,
-            "writerFeatures": FEATURES,
-        },
-    )
-    directory.mkdir(parents=True)
-    table.write_first(table.add(b"zero"))
-    removed = table.add(b"one")
-    publish(table, 1, removed)
-    publish(table, 2, {"remove": removed["add"]}, table.add(b"two"))
-    return lake, table
-
-
-def publish(table: StagedTable, version: int, *actions: dict[str, Any]) -> None:
-    """Publish a version."""
-    table.published(version).write_bytes(lines_of(info_of(version), *actions))
+    return lake, three_versions(tmp_path / "tables")
 
 
 def below(table: StagedTable) -> list[KeptCommitTable]:
     """Return the tables of the site, without a node."""
     return commit_tables_below(table.directory.parent)
-
-
-def files_of(directory: Path) -> dict[str, bytes]:
-    """Return all files below a directory."""
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 def backed_up(site: tuple[Lake, StagedTable], store: DiskImages, name: str) -> Image:
@@ -221,14 +187,14 @@ def test_a_damaged_table_is_refused(site: tuple[Lake, StagedTable], tmp_path: Pa
         for content in (b"two", b"one")
     )
     gone.unlink()
-    assert gone.name not in commit_table_files(found)[0]
+    assert gone.name not in commit_table_files(found, found.files())[0]
     needed.unlink()
     with pytest.raises(StorageError, match=f"'{needed.name}' is missing"):
-        commit_table_files(found)
+        commit_table_files(found, found.files())
     needed.write_bytes(b"two")
     table.published(1).write_bytes(b"{}")
     with pytest.raises(StorageError, match="version 1 cannot be read"):
-        commit_table_files(found)
+        commit_table_files(found, found.files())
     needed.write_bytes(b"longer")
     publish(table, 1)
     with pytest.raises(CorruptLogError, match="has 6 bytes"):
