@@ -24,6 +24,19 @@ def test_no_row_is_lost_or_doubled_and_histories_are_equal(tmp_path: Path) -> No
     assert found.told.pairs > 0
 
 
+@pytest.mark.timeout(300)
+def test_rows_in_a_bucket_that_fails_are_there_once(tmp_path: Path) -> None:
+    """Throttled and late requests, lost and cut answers, old lists, and nodes that are killed."""
+    found = run(tmp_path, commits=120, tables=2, writers=1, seed=5, store="s3", faulty=0.03)
+    assert found.violations == []
+    assert len(found.told.committed) >= 120
+    assert {site for site, _ in found.told.committed.values()} == {"A", "B", "C"}
+    assert found.faults.total() >= 2
+    # Each kind of fault befell some request.
+    faults = {"throttled", "lost", "failed", "cut", "delayed", "stale"}
+    assert set(found.requests) == {"requests", *faults}
+
+
 def test_lists_of_deltas_java_client_are_serializable(tmp_path: Path) -> None:
     """Delta's serializable isolation: who read what the winners added to fails."""
     found = run_lists(tmp_path, commits=150, tables=2, sessions=2, seed=5, pause=4)

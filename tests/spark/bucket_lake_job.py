@@ -1,6 +1,7 @@
-"""What workers do with a lake in a bucket: `bucket_lake_job.py ACT URL_A URL_B`; prints JSON.
+"""What workers do with a lake in a bucket: `bucket_lake_job.py ACT URL_A URL_B …`; prints JSON.
 
-Acts: `story` commits all kinds of operations at A and applies them at both sites; `die` ends the
+Acts: `story` commits all kinds of operations at A, follows a table of the bucket there, and applies
+all of it at both sites; `die` ends the
 process after a commit of the next batch, before the state says so; `go-on` applies the rest;
 `verify` recounts.  `copy` copies A's replica into the bucket, `copy-back` the bucket's to A's disk;
 `die-copying` ends the process while a copy puts files; `repair` repairs a table at the bucket.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sparktxlog
+from sparktxlog.api.adopting.table_follower import TableFollower
 from sparktxlog.api.session import build_session
 from sparktxlog.errors import LockedError
 from sparktxlog.files.stores.counting import RequestKind
@@ -113,6 +115,30 @@ def by_format(spark: SparkSession, url: str, name: str) -> list[str]:
     return sorted(json.dumps(row.asDict()) for row in found.collect())
 
 
+def follow(spark: SparkSession, url: str, place: str) -> dict[str, Any]:
+    """Adopt and follow a Delta table that jobs write in a bucket; return what the log has of it."""
+    table = f"delta.`{place}`"
+    rows = spark.range(8).selectExpr("id", "concat('p ', id % 2) AS p", "id * 10 AS v")
+    rows.write.format("delta").partitionBy("p").save(place)
+    log = sparktxlog.connect(spark, url)
+    told = log.adopt_table("adopted", place, kind="row-table", keys=["id"], dry_run=True)
+    follower = TableFollower(log, "followed", place, keys=["id"])
+    brought = follower.step()
+    spark.sql(f"INSERT INTO {table} VALUES (8, 'p 0', 80)")
+    spark.sql(f"UPDATE {table} SET v = -1 WHERE id = 3")
+    spark.sql(f"DELETE FROM {table} WHERE id = 4")
+    spark.sql(f"OPTIMIZE {table}")
+    # Another one goes on where the first one has left its note.
+    brought += TableFollower(log, "followed", place).step()
+    shown = spark.table(table).orderBy("id").collect()
+    return {
+        "told": [told.way, told.rows, told.source],
+        "became": [one.became.split(",")[0] for one in brought],
+        "there": [list(row) for row in shown],
+        "position": log.position(),
+    }
+
+
 def refused(url: str, other: Path) -> str:
     """Try to be a second worker, on another machine; return why not."""
     with closing(HttpLogSource(url)) as source:
@@ -175,7 +201,7 @@ def die_at_a_commit(url: str, spark: SparkSession) -> None:
     apply_at(spark, url, 0)
 
 
-def main(act: str, here: str, bucket: str, other: str) -> None:
+def main(act: str, here: str, bucket: str, other: str, raw: str) -> None:
     """Do it."""
     spark = build_session("local[2]", QUICK, stores=["s3"])
     log = sparktxlog.connect(spark, here)
@@ -184,7 +210,9 @@ def main(act: str, here: str, bucket: str, other: str) -> None:
         position = commit_all(log, spark)
         apply_at(spark, here, position)
         found["first"] = apply_at(spark, bucket, position)
-        position = change_all(log, spark)
+        change_all(log, spark)
+        found["followed"] = follow(spark, here, raw)
+        position = found["followed"]["position"]
         found |= {"a": apply_at(spark, here, position), "b": apply_at(spark, bucket, position)}
         # Deletion vectors, partitions, a renamed and a new column.
         names = ("vectors", "parted", "plain")

@@ -21,6 +21,9 @@ from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.files.stores.part import PartOfStore
 
+#: A Delta table that jobs write.
+RAW = f"s3://{BUCKET}/raw/orders"
+
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
@@ -38,7 +41,7 @@ class Sites:
             [
                 sys.executable,
                 str(Path(__file__).with_name("bucket_lake_job.py")),
-                *(act, *self.urls, str(self.directory / "another machine")),
+                *(act, *self.urls, str(self.directory / "another machine"), RAW),
             ],
             env=os.environ | self.server.environment() | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             capture_output=True,
@@ -76,8 +79,23 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
         yield Sites(server, (nodes[0].url, nodes[1].url), tmp_path)
 
 
-def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites) -> None:
-    found = sites.run("story")
+@pytest.fixture(scope="module")
+def story(sites: Sites) -> dict[str, Any]:
+    """Return what the first job found."""
+    return sites.run("story")
+
+
+def test_a_table_of_a_bucket_is_followed(story: dict[str, Any]) -> None:
+    found = story["followed"]
+    assert found["told"] == ["copy", 8, RAW]
+    assert found["became"] == ["8 rows", "append", "upserts and deletes", "upserts and deletes", ""]
+    rows = [json.loads(row) for row in story["b"]["rows"]["followed"]]
+    assert sorted([row["id"], row["p"], row["v"]] for row in rows) == found["there"]
+    assert [row[2] for row in found["there"] if row[0] in (3, 4, 8)] == [-1, 80]
+
+
+def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites, story: dict[str, Any]) -> None:
+    found = story
     assert found["first"]["sound"] and not found["first"]["diverged"]
     assert len(found["first"]["rows"]["gone"]) == 3
     a, b = found["a"], found["b"]

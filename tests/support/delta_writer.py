@@ -77,10 +77,14 @@ class StagedTable:
 
     def write_first(self, *more: dict[str, Any], timestamp: int = BEGIN) -> None:
         """Write version 0."""
-        log = self.directory / "_delta_log"
-        log.mkdir(parents=True, exist_ok=True)
         actions = [info_of(timestamp), {"metaData": self.metadata}, {"protocol": self.protocol}]
-        (log / f"{0:020}.json").write_bytes(lines_of(*actions, *more))
+        self.put(f"_delta_log/{0:020}.json", lines_of(*actions, *more))
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write a file of the table."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
     def creation(self, name: str = "t", **changes: Any) -> dict[str, Any]:
         """Return the body of the request that creates the table."""
@@ -103,7 +107,7 @@ class StagedTable:
     def add(self, content: bytes = b"rows") -> dict[str, Any]:
         """Write a data file; return the action that adds it."""
         name = f"part-{uuid.uuid4()}.parquet"
-        (self.directory / name).write_bytes(content)
+        self.put(name, content)
         return {"add": {"path": name, "size": len(content), "partitionValues": {}}}
 
     def stage(
@@ -113,9 +117,7 @@ class StagedTable:
         timestamp = BEGIN + version if timestamp is None else timestamp
         name = f"{version:020}.{uuid.uuid4()}.json"
         content = lines_of(info_of(timestamp), *actions)
-        path = self.staged(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        self.put(f"_delta_log/_staged_commits/{name}", content)
         return {
             "version": version,
             "timestamp": timestamp,

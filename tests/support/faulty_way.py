@@ -1,4 +1,4 @@
-"""A way to a server of a bucket that throttles, loses answers and cuts bodies, as it is told to."""
+"""A way to a server of a bucket that throttles, delays, loses and cuts answers, by choice."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import http.client
 import random
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,24 +28,41 @@ class Fault(Enum):
     FAILED = "failed"
     #: Half of the answer's body comes.
     CUT = "cut"
+    #: It reaches the server late.
+    DELAYED = "delayed"
+    #: A list is that of an earlier moment, as of a store whose lists come after its writes.
+    STALE = "stale"
 
 
 #: Returns what happens to a request, by its method.
 Choice = Callable[[str], Fault]
+#: How long a request is delayed, seconds.
+_DELAY_S = 0.1
 
 
-def by_chance(share: float, seed: int) -> Choice:
-    """Return a choice: any fault, for a share of all requests."""
+def by_chance(share: float, seed: int, *, stale: bool = False) -> Choice:
+    """Return a choice: any fault, for a share of all requests.
+
+    Args:
+        stale: Lists may be old, too.
+    """
     chance, choosing = random.Random(seed), threading.Lock()
 
     def choose(method: str) -> Fault:
         with choosing:
             if chance.random() >= share:
                 return Fault.NONE
-            faults = [Fault.THROTTLED, Fault.LOST, Fault.FAILED]
-            return chance.choice(faults + [Fault.CUT] * (method in ("GET", "POST")))
+            faults = [Fault.THROTTLED, Fault.LOST, Fault.FAILED, Fault.DELAYED]
+            faults += [Fault.CUT] * (method in ("GET", "POST"))
+            return chance.choice(faults + [Fault.STALE] * (stale and method == "GET"))
 
     return choose
+
+
+#: For how long a list may be old, seconds.
+_STALE_S = 10.0
+#: Status, body, headers and length of an answer.
+Listed = tuple[int, bytes, dict[str, str], str]
 
 
 class FaultyWay(ThreadingHTTPServer):
@@ -65,6 +83,8 @@ class FaultyWay(ThreadingHTTPServer):
         self.choose = choose
         #: What happened so far.
         self.happened: Counter[Fault] = Counter()
+        #: Target of a list → the first answer to it of the last ten seconds.
+        self.lists: dict[str, tuple[float, Listed]] = {}
 
     @property
     def url(self) -> str:
@@ -82,7 +102,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         fault = self.server.choose(self.command)
+        if fault is Fault.STALE:
+            fault = Fault.NONE if (old := self._old_list()) is None else Fault.STALE
         self.server.happened[fault] += 1
+        if fault is Fault.STALE and old is not None:
+            return self._answer(*old)
+        if fault is Fault.DELAYED:
+            time.sleep(_DELAY_S)
         if fault is Fault.THROTTLED:
             return self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {"Retry-After": "0"})
         host, port = self.server.to
@@ -107,10 +133,21 @@ class _Handler(BaseHTTPRequestHandler):
             if name.lower() not in ("connection", "transfer-encoding", "content-length")
         }
         length = answer.getheader("content-length") or str(len(content))
+        if "list-type=2" in self.path and answer.status == 200:
+            self._keep_list((answer.status, content, headers, length))
         if fault is Fault.CUT and len(content) > 1:
             self._answer(answer.status, content[: len(content) // 2], headers, length)
             return self._break_off()
         return self._answer(answer.status, content, headers, length)
+
+    def _old_list(self) -> Listed | None:
+        found = self.server.lists.get(self.path)
+        return None if found is None else found[1]
+
+    def _keep_list(self, answer: Listed) -> None:
+        now, (kept, _) = time.monotonic(), self.server.lists.get(self.path, (0.0, None))
+        if now - kept > _STALE_S:
+            self.server.lists[self.path] = (now, answer)
 
     def _answer(
         self, status: int, content: bytes, headers: dict[str, str], length: str | None = None

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from sparktxlog.api.session import SPARK_RELEASE
-from sparktxlog.api.spark_jars import known_jars
+from sparktxlog.api.spark_jars import known_jars, resolved_jars
 
 _NO_COMPILER = "javac is missing: install openjdk-17-jdk-headless"
 SOURCES = Path(__file__).parents[1] / "java"
@@ -26,12 +26,16 @@ SOURCES = Path(__file__).parents[1] / "java"
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 
-def class_path(*classes: Path) -> str:
+def class_path(*classes: Path, stores: Sequence[str] = ()) -> str:
     """Return a class path with PySpark's own JARs, and Delta's of the project's cache.
 
     Spark's come first: Delta was made for its versions of the libraries that both have.
+
+    Args:
+        stores: Object stores whose connectors are there, too, as `spark_jars.STORES`.
     """
-    delta = [jar.removeprefix("file://") for jar in known_jars(SPARK_RELEASE).split(",") if jar]
+    jars = resolved_jars(SPARK_RELEASE, stores) if stores else known_jars(SPARK_RELEASE)
+    delta = [jar.removeprefix("file://") for jar in jars.split(",") if jar]
     return ":".join([*map(str, classes), str(Path(pyspark.__file__).parent / "jars" / "*"), *delta])
 
 

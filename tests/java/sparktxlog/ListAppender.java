@@ -9,11 +9,14 @@ import io.delta.storage.commit.CommitFailedException;
 import io.delta.storage.commit.TableIdentifier;
 import io.delta.storage.commit.uccommitcoordinator.UCDeltaTokenBasedRestClient;
 import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
+import java.io.UncheckedIOException;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -31,6 +34,8 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
 
 /**
  * Sessions at several sites read lists and append to them, through Delta's own Java client of the
@@ -47,7 +52,7 @@ public final class ListAppender {
   private final JsonNode asked;
 
   /** Commit file at a site → what it added: the sessions of a site read a published file once. */
-  private final Map<Path, List<Row>> published = new ConcurrentHashMap<>();
+  private final Map<String, List<Row>> published = new ConcurrentHashMap<>();
 
   private final AtomicInteger elements = new AtomicInteger();
   private final AtomicInteger committed = new AtomicInteger();
@@ -89,6 +94,72 @@ public final class ListAppender {
   /** An element that a version added to a list. */
   private record Row(String key, Integer element) {}
 
+  /** Where a site has its tables; names are relative to all of them. */
+  private interface Place {
+    URI uri(String name);
+
+    void write(String name, byte[] content) throws IOException;
+
+    String read(String name) throws IOException;
+  }
+
+  /**
+   * Opens the place of a site.
+   *
+   * @param root a directory, or a URL of a bucket
+   * @param hadoop settings of Hadoop's file systems
+   */
+  private static Place place(String root, JsonNode hadoop) {
+    if (!root.contains("://")) {
+      return new DiskPlace(java.nio.file.Path.of(root));
+    }
+    Configuration settings = new Configuration();
+    hadoop.fields().forEachRemaining(one -> settings.set(one.getKey(), one.getValue().asText()));
+    try {
+      return new BucketPlace(root, FileSystem.get(URI.create(root), settings));
+    } catch (IOException failure) {
+      throw new UncheckedIOException(failure);
+    }
+  }
+
+  private record DiskPlace(java.nio.file.Path root) implements Place {
+    @Override
+    public URI uri(String name) {
+      return root.resolve(name).toUri();
+    }
+
+    @Override
+    public void write(String name, byte[] content) throws IOException {
+      Files.write(root.resolve(name), content);
+    }
+
+    @Override
+    public String read(String name) throws IOException {
+      return Files.readString(root.resolve(name));
+    }
+  }
+
+  private record BucketPlace(String root, FileSystem files) implements Place {
+    @Override
+    public URI uri(String name) {
+      return URI.create(root + "/" + name);
+    }
+
+    @Override
+    public void write(String name, byte[] content) throws IOException {
+      try (OutputStream out = files.create(new Path(uri(name)))) {
+        out.write(content);
+      }
+    }
+
+    @Override
+    public String read(String name) throws IOException {
+      try (InputStream in = files.open(new Path(uri(name)))) {
+        return new String(in.readAllBytes(), StandardCharsets.UTF_8);
+      }
+    }
+  }
+
   /** What a session has read of a table. */
   private static final class Copy {
     long version;
@@ -98,14 +169,14 @@ public final class ListAppender {
   /** One client at one site, one transaction after the other. */
   private final class Session {
     private final String name;
-    private final Path root;
+    private final Place place;
     private final Random random;
     private final UCDeltaTokenBasedRestClient client;
     private final Map<String, Copy> copies = new HashMap<>();
 
     Session(JsonNode site, String name) {
       this.name = name;
-      root = Path.of(site.get("root").asText());
+      place = place(site.get("root").asText(), asked.get("hadoop"));
       random = new Random(asked.get("seed").asLong() * 31 + name.hashCode());
       Map<String, String> settings = new LinkedHashMap<>();
       settings.put("uri", site.get("uri").asText());
@@ -168,7 +239,7 @@ public final class ListAppender {
         appends.put(key, element);
         byte[] content = (key + " " + element).getBytes(StandardCharsets.UTF_8);
         String path = "part-" + UUID.randomUUID() + ".parquet";
-        Files.write(directory(table).resolve(path), content);
+        place.write(name(table, path), content);
         ObjectNode add = adds.addObject().putObject("add");
         add.put("path", path).put("size", content.length).putObject("partitionValues");
       }
@@ -199,11 +270,12 @@ public final class ListAppender {
       StringBuilder lines = new StringBuilder(info + "\n");
       adds.forEach(add -> lines.append(add).append('\n'));
       byte[] content = lines.toString().getBytes(StandardCharsets.UTF_8);
-      Path staged =
-          directory(table)
-              .resolve("_delta_log/_staged_commits")
-              .resolve(String.format("%020d.%s.json", version, UUID.randomUUID()));
-      Files.write(staged, content);
+      String staged =
+          name(
+              table,
+              String.format(
+                  "_delta_log/_staged_commits/%020d.%s.json", version, UUID.randomUUID()));
+      place.write(staged, content);
       FileStatus file =
           new FileStatus(
               content.length,
@@ -211,12 +283,12 @@ public final class ListAppender {
               0,
               0,
               BEGIN_MS + version,
-              new org.apache.hadoop.fs.Path("file:" + staged));
+              new Path(place.uri(staged)));
       while (true) {
         try {
           client.commit(
               table.get("id").asText(),
-              directory(table).toUri(),
+              place.uri(table.get("id").asText()),
               identifier(table),
               Optional.of(new Commit(version, file, BEGIN_MS + version)),
               Optional.of(version - 1),
@@ -234,7 +306,7 @@ public final class ListAppender {
           if (!failure.getRetryable()) {
             throw failure;
           }
-        } catch (java.io.IOException failure) {
+        } catch (IOException failure) {
           // Nobody knows: to ask again with the same file is to repeat it.
         }
         Thread.sleep(100);
@@ -247,12 +319,12 @@ public final class ListAppender {
           return client
               .getCommits(
                   table.get("id").asText(),
-                  directory(table).toUri(),
+                  place.uri(table.get("id").asText()),
                   identifier(table),
                   Optional.empty(),
                   Optional.empty())
               .getLatestTableVersion();
-        } catch (java.io.IOException failure) {
+        } catch (IOException failure) {
           Thread.sleep(100);
         }
       }
@@ -262,11 +334,11 @@ public final class ListAppender {
     private Set<String> follow(JsonNode table, Copy copy, long version) throws Exception {
       Set<String> keys = new HashSet<>();
       for (; copy.version < version; copy.version++) {
-        Path log = directory(table).resolve("_delta_log");
-        Path commit = log.resolve(String.format("%020d.json", copy.version + 1));
-        List<Row> rows = published.get(commit);
+        String commit =
+            name(table, String.format("_delta_log/%020d.json", copy.version + 1));
+        List<Row> rows = published.get(place.uri(commit).toString());
         if (rows == null) {
-          published.put(commit, rows = rows(table, commit));
+          published.put(place.uri(commit).toString(), rows = rows(table, commit));
         }
         for (Row row : rows) {
           copy.lists.computeIfAbsent(row.key(), key -> new ArrayList<>()).add(row.element());
@@ -276,21 +348,20 @@ public final class ListAppender {
       return keys;
     }
 
-    private List<Row> rows(JsonNode table, Path commit) throws Exception {
+    private List<Row> rows(JsonNode table, String commit) throws Exception {
       List<Row> rows = new ArrayList<>();
-      for (String line : Files.readAllLines(commit)) {
+      for (String line : place.read(commit).split("\n")) {
         JsonNode add = JSON.readTree(line).get("add");
         if (add != null) {
-          String[] row =
-              Files.readString(directory(table).resolve(add.get("path").asText())).split(" ");
+          String[] row = place.read(name(table, add.get("path").asText())).split(" ");
           rows.add(new Row(row[0].intern(), Integer.valueOf(row[1])));
         }
       }
       return rows;
     }
 
-    private Path directory(JsonNode table) {
-      return root.resolve(table.get("id").asText());
+    private static String name(JsonNode table, String path) {
+      return table.get("id").asText() + "/" + path;
     }
 
     private TableIdentifier identifier(JsonNode table) {

@@ -20,6 +20,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from pyspark.sql import SparkSession
+from tests.support.store_servers import packages
 
 pytestmark = [
     pytest.mark.spark,
@@ -156,6 +157,18 @@ def test_a_cut_site_comes_back(run: Callable[[str], str]) -> None:
         assert re.search(r"node A waited \d+\.\d s for node C \(promise\)", text)
         assert "epoch 2: members A, B\n" in text and "epoch 3: members A, B, C\n" in text
     assert _plots("cut_and_heal.ipynb") == 1
+
+
+@pytest.mark.timeout(600)
+def test_two_regions_keep_one_table_in_their_buckets(run: Callable[[str], str]) -> None:
+    packages()
+    stored = _text(_stored("two_regions.ipynb"))
+    for text in (stored, run("two_regions.ipynb")):
+        for rows in ("{1: 10, 2: 25, 3: 30}", "{1: 10, 2: 25, 3: 30, 4: 40, 5: 50}"):
+            assert f"site A: {rows}\n" in text and f"site B: {rows}\n" in text
+        assert "s3://flights/site-a/rows has" in text and "s3://flights/site-b/rows has" in text
+        assert text.count("accepted") == 2
+        assert "equal at position True" in text
 
 
 def test_the_benchmarks_are_drawn(

@@ -2,6 +2,7 @@
 
 make rivals                                         # 10,000 commits
 python -m tests.verification.rivals --commits 500 --tables 2 --seed 7
+python -m tests.verification.rivals --commits 500 --store s3 --faulty 0.05
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import json
 import shutil
 import tempfile
 import threading
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.node_processes import NodeProcess
-from tests.verification.rivals.writers import Rivals, Told, directory_of
+from tests.verification.rivals.places import Places, added, places_in, read, versions
+from tests.verification.rivals.writers import Rivals, Told
 from tests.verification.torture.faults import Faults, TorturedCluster
 
 SETTINGS = ('eviction = "auto"', "suspect-timeout = 5", "start-timeout = 10")
@@ -36,6 +37,8 @@ class Rivalry:
     violations: list[str]
     faults: Counter[str]
     seconds: float
+    #: How many requests to the bucket met which fault.
+    requests: dict[str, int]
 
 
 def run(
@@ -47,14 +50,48 @@ def run(
     seed: int,
     pause: float = 0.0,
     quiet: bool = False,
+    store: str = "disk",
+    faulty: float = 0.0,
 ) -> Rivalry:
-    """Let writers write under faults, then compare rows and histories."""
-    cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
+    """Let writers write under faults, then compare rows and histories.
+
+    Args:
+        store: As in `places_in`; `faulty` too.
+    """
+    with places_in(directory, store, faulty, seed) as places:
+        return _run(directory, places, commits, tables, writers, seed, pause, quiet)
+
+
+class PlacedCluster(TorturedCluster):
+    """Nodes with their tables in places."""
+
+    places: Places
+
+    def configure(self) -> None:
+        """Tell each node its place, too."""
+        super().configure()
+        for name, node in self.nodes.items():
+            lines = "".join(f"{line}\n" for line in self.places.settings(name))
+            node.config.write_text(lines + node.config.read_text())
+
+
+def _run(
+    directory: Path,
+    places: Places,
+    commits: int,
+    tables: int,
+    writers: int,
+    seed: int,
+    pause: float,
+    quiet: bool,
+) -> Rivalry:
+    cluster = PlacedCluster(directory, "ABC", settings=SETTINGS)
+    cluster.places = places
     say = (lambda line: None) if quiet else (lambda line: print(f"  {line}", flush=True))
     faults = Faults(cluster, seed, say, kinds=KINDS)
     try:
         cluster.start()
-        rivals = Rivals(cluster.masters(), tables, writers, commits, seed)
+        rivals = Rivals(cluster.masters(), tables, writers, commits, seed, places)
         asyncio.run(rivals.create())
         begin = time.monotonic()
         writing = threading.Thread(target=asyncio.run, args=(rivals.run(),), daemon=True)
@@ -72,7 +109,13 @@ def run(
         found += rivals.told.violations
     finally:
         cluster.stop()
-    return Rivalry(told=rivals.told, violations=found, faults=faults.count, seconds=seconds)
+    return Rivalry(
+        told=rivals.told,
+        violations=found,
+        faults=faults.count,
+        seconds=seconds,
+        requests=places.faults(),
+    )
 
 
 def _until_equal(nodes: list[NodeProcess], rivals: Rivals) -> list[str]:
@@ -90,19 +133,19 @@ def _differences(nodes: list[NodeProcess], rivals: Rivals, name: str) -> Iterato
     wanted = {row for row, (_, table) in told.committed.items() if table == name}
     histories = set()
     for node in nodes:
-        directory, rows = directory_of(node, uuid), Counter[str]()
-        history = sorted(directory.glob("_delta_log/*.json"))
-        if [path.name for path in history] != [f"{n:020}.json" for n in range(len(history))]:
+        place, rows = rivals.places.judged(node), Counter[str]()
+        there = versions(place, uuid)
+        if there != list(range(len(there))):
             yield f"{node.name} has a gap in {name}"
-        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in history]
+        history = [read(place, f"{uuid}/_delta_log/{version:020}.json") for version in there]
+        digests = [hashlib.sha256(content).hexdigest() for content in history]
         histories.add(tuple(digests))
         for version, digest in enumerate(digests):
             if told.versions.get((name, version), digest) != digest:
                 yield f"version {version} of {name} was told 200, {node.name} has another one"
-        for path in history:
-            for line in path.read_text().splitlines():
-                if add := json.loads(line).get("add"):
-                    rows[(directory / add["path"]).read_text()] += 1
+        for content in history:
+            for add in added(content):
+                rows[read(place, f"{uuid}/{add['path']}").decode()] += 1
         yield from (f"{node.name} has row {row} {n} times" for row, n in rows.items() if n > 1)
         yield from (f"{node.name} lacks row {row}" for row in wanted - rows.keys())
         yield from (f"{node.name} has row {row} of nobody" for row in rows.keys() - wanted)
@@ -122,6 +165,7 @@ def summary(found: Rivalry) -> str:
         f"requests for a commit: {requests / total:.2f}, at most {max(told.attempts)}",
         "faults: " + ", ".join(f"{name} {n}" for name, n in sorted(found.faults.items())),
         "answers beside 200: " + ", ".join(f"{k} {n:,}" for k, n in told.problems.most_common()),
+        *([f"requests to the bucket: {found.requests}"] if found.requests else []),
         *(f"violation: {line}" for line in found.violations[:20]),
         f"commits {total}, violations {len(found.violations)}",
     ]
@@ -136,6 +180,8 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=1, help="of each table at each site")
     parser.add_argument("--pause", type=float, default=5.0, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--store", choices=("disk", "s3"), default="disk")
+    parser.add_argument("--faulty", type=float, default=0.0, help="share of requests to a bucket")
     parser.add_argument("--keep", type=Path, help="work in this empty directory, and keep it")
     given = parser.parse_args()
     print(f"{given.commits:,} commits, {given.tables} tables, seed {given.seed}", flush=True)
@@ -147,6 +193,8 @@ def main() -> int:
         writers=given.writers,
         seed=given.seed,
         pause=given.pause,
+        store=given.store,
+        faulty=given.faulty,
     )
     print(summary(found))
     if given.keep is None and not found.violations:

@@ -24,9 +24,10 @@ from typing import Any
 
 from tests.support.java_programs import class_path, compile_java
 from tests.support.node_processes import NodeProcess
-from tests.verification.rivals.__main__ import KINDS, SETTINGS, SETTLE_S
-from tests.verification.rivals.writers import Rivals, directory_of
-from tests.verification.torture.faults import Faults, TorturedCluster
+from tests.verification.rivals.__main__ import KINDS, SETTINGS, SETTLE_S, PlacedCluster
+from tests.verification.rivals.places import Places, added, places_in, read, versions
+from tests.verification.rivals.writers import Rivals
+from tests.verification.torture.faults import Faults
 from tests.verification.torture.list_append import Anomaly, ListTransaction, Seen, anomalies
 
 _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -64,6 +65,8 @@ def run(
     seed: int,
     pause: float | None,
     most_seconds: float = 86_400.0,
+    store: str = "disk",
+    faulty: float = 0.0,
 ) -> Appended:
     """Let sessions append at three sites.
 
@@ -71,19 +74,30 @@ def run(
         sessions: At each site.
         pause: Seconds between two faults; None = none happen.
         most_seconds: They end then, also if there are fewer commits.
+        store: As in `places_in`; `faulty` too.
     """
+    with places_in(directory, store, faulty, seed) as places:
+        asked = {"commits": commits, "sessions": sessions, "seed": seed, "seconds": most_seconds}
+        return _run(directory, places, asked, tables, pause)
+
+
+def _run(
+    directory: Path, places: Places, wanted: dict[str, Any], tables: int, pause: float | None
+) -> Appended:
+    seed = wanted["seed"]
     classes = compile_java("sparktxlog/ListAppender.java", directory / "classes")
-    cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
+    cluster = PlacedCluster(directory, "ABC", settings=SETTINGS)
+    cluster.places = places
     faults = Faults(cluster, seed, lambda line: None, kinds=KINDS)
     lines = directory / "transactions"
     try:
         cluster.start()
-        rivals = Rivals(cluster.masters(), tables, 0, 0, seed)
+        rivals = Rivals(cluster.masters(), tables, 0, 0, seed, places)
         asyncio.run(rivals.create())
         begin = time.monotonic()
         with lines.open("w") as told:
-            asked = _asked(cluster.masters(), rivals, commits, sessions, seed)
-            appending = _start(classes, asked | {"seconds": most_seconds}, told)
+            asked = wanted | _sites(cluster.masters(), rivals)
+            appending = _start(classes, asked, places, told)
             while appending.poll() is None:
                 if pause is not None:
                     faults.next()
@@ -101,26 +115,35 @@ def run(
     return Appended(transactions=transactions, orders=orders, faults=faults.count, seconds=seconds)
 
 
-def _asked(
-    nodes: list[NodeProcess], rivals: Rivals, commits: int, sessions: int, seed: int
-) -> dict[str, Any]:
+def _sites(nodes: list[NodeProcess], rivals: Rivals) -> dict[str, Any]:
     return {
-        "commits": commits,
-        "sessions": sessions,
-        "seed": seed,
         "keys": 4,
+        "hadoop": rivals.places.hadoop(),
         "sites": [
-            {"name": node.name, "uri": node.url, "root": str(directory_of(node, ""))}
+            {
+                "name": node.name,
+                "uri": node.url,
+                "root": rivals.places.of(node).location("").removeprefix("file:").rstrip("/"),
+            }
             for node in nodes
         ],
         "tables": [{"name": name, "id": uuid} for name, uuid in rivals.tables.items()],
     }
 
 
-def _start(classes: Path, asked: dict[str, Any], told: Any) -> subprocess.Popen[str]:
+def _start(
+    classes: Path, asked: dict[str, Any], places: Places, told: Any
+) -> subprocess.Popen[str]:
     environ = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
+    environ |= places.environment()
     process = subprocess.Popen(
-        ["java", *_JVM, "-cp", class_path(classes), "sparktxlog.ListAppender"],
+        [
+            "java",
+            *_JVM,
+            "-cp",
+            class_path(classes, stores=places.stores),
+            "sparktxlog.ListAppender",
+        ],
         stdin=subprocess.PIPE,
         stdout=told,
         stderr=(classes / "stderr").open("w"),
@@ -163,15 +186,14 @@ def _transactions(lines: Path) -> Iterator[ListTransaction]:
 
 
 def _orders(node: NodeProcess, rivals: Rivals) -> dict[str, list[int]]:
-    """Return the lists as a site has them on its disk."""
+    """Return the lists as a site has them."""
     found: defaultdict[str, list[int]] = defaultdict(list)
+    place = rivals.places.judged(node)
     for name, uuid in rivals.tables.items():
-        directory = directory_of(node, uuid)
-        for path in sorted(directory.glob("_delta_log/*.json")):
-            for line in path.read_text().splitlines():
-                if add := json.loads(line).get("add"):
-                    key, element = (directory / add["path"]).read_text().split(" ")
-                    found[f"{name}/{key}"].append(int(element))
+        for version in versions(place, uuid):
+            for add in added(read(place, f"{uuid}/_delta_log/{version:020}.json")):
+                key, element = read(place, f"{uuid}/{add['path']}").decode().split(" ")
+                found[f"{name}/{key}"].append(int(element))
     return dict(found)
 
 
@@ -183,6 +205,8 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=16, help="at each site")
     parser.add_argument("--seconds", type=float, default=86_400, help="end then at the latest")
     parser.add_argument("--pause", type=float, help="seconds between two faults; default: none")
+    parser.add_argument("--store", choices=("disk", "s3"), default="disk")
+    parser.add_argument("--faulty", type=float, default=0.0, help="share of requests to a bucket")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lists-") as directory:
@@ -194,6 +218,8 @@ def main() -> int:
             seed=given.seed,
             pause=given.pause,
             most_seconds=given.seconds,
+            store=given.store,
+            faulty=given.faulty,
         )
         # A directory of a long run takes minutes to remove.
         wrong = _told(found, given.seed)

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 from tests.support.delta_writer import BEGIN, DELTA, StagedTable, path_of
 from tests.support.node_processes import NodeProcess, wait_until
+from tests.verification.rivals.places import PlacedTable, Places, newest_version
 
 #: Pause before a request is sent again, seconds, and how long one may take.
 _AGAIN_S, _PATIENCE_S = (0.05, 0.5), 60.0
@@ -49,14 +50,22 @@ class Rivals:
         nodes: One of each site.
         tables: How many tables there are, and writers of each at every site.
         commits: How many commits shall become versions.
+        places: Where the sites have their tables.
     """
 
     def __init__(
-        self, nodes: Sequence[NodeProcess], tables: int, writers: int, commits: int, seed: int
+        self,
+        nodes: Sequence[NodeProcess],
+        tables: int,
+        writers: int,
+        commits: int,
+        seed: int,
+        places: Places,
     ) -> None:
         self.told = Told()
         #: Name → UUID.
         self.tables: dict[str, str] = {}
+        self.places = places
         self._nodes = nodes
         self._names = [f"t{number}" for number in range(tables)]
         self._writers = writers
@@ -102,7 +111,7 @@ class Rivals:
 
         def is_equal() -> bool:
             return all(
-                len({_newest(node, uuid) for node in self._nodes}) == 1
+                len({newest_version(self.places.judged(node), uuid) for node in self._nodes}) == 1
                 for uuid in self.tables.values()
             )
 
@@ -112,8 +121,10 @@ class Rivals:
         url = self._nodes[0].url
         staging = f"{url}{DELTA}/catalogs/tx/schemas/default/staging-tables"
         async with session.post(staging, json={"name": name}) as answer:
-            table = StagedTable.of(await answer.json())
-        table.write_first()
+            told = StagedTable.of(await answer.json())
+        table = PlacedTable.at(self.places.of(self._nodes[0]), told)
+        assert table.location == told.location
+        await asyncio.to_thread(table.write_first)
         async with session.post(url + path_of(), json=table.creation(name)) as answer:
             assert answer.status == 200, await answer.text()
         self.tables[name] = table.table_id
@@ -123,7 +134,7 @@ class Rivals:
 class _Staged:
     """A staged commit."""
 
-    table: StagedTable
+    table: PlacedTable
     commit: dict[str, Any]
     content: bytes
 
@@ -148,11 +159,10 @@ class _Staged:
             "file_size": self.commit["file-size"],
         }
 
-    @property
     def is_published(self) -> bool | None:
-        """Whether it is its version, None = nothing is yet."""
-        place = self.table.published(self.version)
-        return place.read_bytes() == self.content if place.exists() else None
+        """Return whether it is its version, None = nothing is yet."""
+        found = self.table.version(self.version)
+        return None if found is None else found == self.content
 
 
 class _Writer:
@@ -171,9 +181,9 @@ class _Writer:
         self._node = node
         self._name = name
         self._chance = random.Random(story)
-        table_id = rivals.tables[name]
-        directory = directory_of(node, table_id)
-        self._table = StagedTable(table_id, directory, f"file:{directory}")
+        self._table = PlacedTable.at(
+            rivals.places.of(node), StagedTable(rivals.tables[name], Path(), "")
+        )
         self._version = 0
 
     @property
@@ -187,35 +197,38 @@ class _Writer:
         while not self.is_over:
             await self._append(str(uuid.uuid4()))
 
-    def add(self, row: str) -> dict[str, Any]:
+    async def add(self, row: str) -> dict[str, Any]:
         """Write a row's file."""
-        return self._table.add(row.encode())
+        return await asyncio.to_thread(self._table.add, row.encode())
 
-    def stage(self, add: dict[str, Any]) -> _Staged:
+    async def stage(self, add: dict[str, Any]) -> _Staged:
         """Stage a row's commit as the next version that this writer knows of."""
-        version = self._version + 1
+        return await asyncio.to_thread(self._stage, self._version + 1, add)
+
+    def _stage(self, version: int, add: dict[str, Any]) -> _Staged:
         commit = self._table.stage(version, add, timestamp=BEGIN + version)
-        return _Staged(self._table, commit, self._table.staged(commit["file-name"]).read_bytes())
+        content = self._table.staged_commit(commit["file-name"])
+        return _Staged(self._table, commit, content)
 
     async def _append(self, row: str) -> None:
-        add = self.add(row)
+        add = await self.add(row)
         attempts = 0
         while True:
             attempts += 1
-            staged = self.stage(add)
+            staged = await self.stage(add)
             status = await self._committed(self._table.update(staged.commit))
             if status == 200:
                 break
             self._told.lost.add(staged.identity)
-            if not self._table.published(staged.version).exists():
+            if await asyncio.to_thread(staged.is_published) is None:
                 self._told.violations.append(
                     f"{self._node.name} says that version {staged.version} of {self._name} is "
                     "taken, and has none"
                 )
             await self.load()
-        self.won(row, staged, attempts)
+        await self.won(row, staged, attempts)
 
-    def won(self, row: str, staged: _Staged, attempts: int) -> None:
+    async def won(self, row: str, staged: _Staged, attempts: int) -> None:
         """Note that a row's commit was told 200, and look whether its version is there."""
         version = self._version = staged.version
         self._told.attempts[attempts] += 1
@@ -223,7 +236,7 @@ class _Writer:
         digest = hashlib.sha256(staged.content).hexdigest()
         if self._told.versions.setdefault((self._name, version), digest) != digest:
             self._told.violations.append(f"two writers were told 200 for {self._name} {version}")
-        if not self._table.published(version).exists():
+        if await asyncio.to_thread(staged.is_published) is None:
             self._told.violations.append(f"{self._name} {version} was told 200, and is not there")
 
     async def both(self, staged: list[_Staged]) -> bool:
@@ -246,7 +259,7 @@ class _Writer:
             if status in (400, 404):
                 self._told.violations.append(f"{self._node.name} answers {status}: {answer}")
             # A site that began with a summary knows no outcome: the versions tell it.
-            found = [one.is_published for one in staged]
+            found = [await asyncio.to_thread(one.is_published) for one in staged]
             if status == 200 and None not in found:
                 return all(found)
             await self._pause()
@@ -303,21 +316,12 @@ class _Pair:
 
     async def _append(self, rows: list[str]) -> None:
         writers, attempts = self._writers, 1
-        adds = [writer.add(row) for writer, row in zip(writers, rows, strict=True)]
-        staged = [writer.stage(add) for writer, add in zip(writers, adds, strict=True)]
+        adds = [await writer.add(row) for writer, row in zip(writers, rows, strict=True)]
+        staged = [await writer.stage(add) for writer, add in zip(writers, adds, strict=True)]
         while not await writers[0].both(staged):
             for writer in writers:
                 await writer.load()
-            staged = [writer.stage(add) for writer, add in zip(writers, adds, strict=True)]
+            staged = [await writer.stage(add) for writer, add in zip(writers, adds, strict=True)]
             attempts += 1
         for writer, row, one in zip(writers, rows, staged, strict=True):
-            writer.won(row, one, attempts)
-
-
-def directory_of(node: NodeProcess, table_id: str) -> Path:
-    """Return where a site has a table."""
-    return node.directory / node.name / "commit_tables" / table_id
-
-
-def _newest(node: NodeProcess, table_id: str) -> int:
-    return len(list(directory_of(node, table_id).glob("_delta_log/*.json")))
+            await writer.won(row, one, attempts)

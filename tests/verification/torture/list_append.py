@@ -203,8 +203,12 @@ class _Lists:
             last: list[int] = []
             for step in steps:
                 step = [index for index in step if self._in_effect[index]]
-                for before in last:
-                    edges[before] += [(index, SO) for index in step]
+                if last and step:
+                    # A moment between both: pairs of two runs of 10,000 would fill the memory.
+                    between = len(edges)
+                    edges.append([(index, SO) for index in step])
+                    for before in last:
+                        edges[before].append((between, SO))
                 last = [index for index in step if self._all[index].told in _KNOWN] or last
 
     def _add_moments(self, edges: list[list[tuple[int, str]]]) -> None:

@@ -2,7 +2,8 @@
 
 One transaction creates the table and appends its rows.  Its data files get a second name in the
 payload store, and the site's worker gives them a third one in its replica, so nothing is copied
-here; other sites fetch them as all staged files.  A VACUUM of the old table takes names only.
+here; those of a bucket are copied once.  Other sites fetch them as all staged files.  A VACUUM of
+the old table takes names only.
 
 The transaction's id follows from the Delta table, its version and the name, so an adoption that
 was killed and is repeated is done once.
@@ -16,6 +17,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
@@ -44,6 +46,7 @@ from sparktxlog.worker.apply.signatures import (
     signature_columns,
     signature_from,
 )
+from sparktxlog.worker.tables.adopted_files import FileWay
 from sparktxlog.worker.tables.table_adoption import AS_IT_WAS, Adoption, check_unchanged, name_taken
 
 if TYPE_CHECKING:
@@ -120,7 +123,7 @@ def adopt_rows(
         total = append_files(t, name, source, split, lambda: _count(rows, definition), site)
         tell(f"{total.rows:,} rows are counted; the files travel to the other sites")
         if not may_move:
-            check_unchanged(str(source.path), source.version, source.newest())
+            check_unchanged(source.url, source.version, source.newest())
     except BaseException:
         t.discard()
         raise
@@ -173,7 +176,7 @@ def append_files(
         kind: APPEND, or OVERWRITE: then they are all that the table has.
     """
     with ThreadPoolExecutor(1, "linking") as thread:
-        files = [(file.path, file.partition) for file in split.linked]
+        files = [(file.place_at, file.partition) for file in split.linked]
         linking = thread.submit(t.link, name, files)
         total = count()
         linked = linking.result()
@@ -273,11 +276,11 @@ def _planned(
     return Adoption(
         kind=TableKind.ROW_TABLE,
         table=definition.name,
-        source=str(source.path),
+        source=source.url,
         source_version=source.version,
         keys=list(definition.keys),
         partition_by=list(definition.partition_by),
-        way="link" if source.path.stat().st_dev == site.store.root.stat().st_dev else "copy",
+        way=_way(site, source),
         files=len(split.linked),
         size_bytes=sum(file.size_bytes for file in split.linked),
         rewritten_files=len(split.rewritten),
@@ -286,6 +289,13 @@ def _planned(
         features=sorted(source.log.features),
         left_behind=source.left_behind,
     )
+
+
+def _way(site: SiteSession, source: SourceTable) -> FileWay:
+    """Return how files get their names in the payload store."""
+    if not isinstance(source.place, Path):
+        return "copy"
+    return "link" if source.place.stat().st_dev == site.store.root.stat().st_dev else "copy"
 
 
 def _counted(planned: Adoption, total: TableSignature) -> Adoption:

@@ -11,12 +11,14 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -28,9 +30,17 @@ from sparktxlog.codec.parquet_columns import hides_rows
 from sparktxlog.codec.submits.requests import check_partition
 from sparktxlog.codec.submits.validation import check_file_schema
 from sparktxlog.delta.file_paths import path_of_file
-from sparktxlog.delta.log_files import has_log, newest_commit
+from sparktxlog.delta.log_files import TablePlace, has_log, newest_commit, store_of
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import CommitRejectedError, InvalidRequestError, StorageError
+from sparktxlog.errors import (
+    CommitRejectedError,
+    InvalidRequestError,
+    ObjectMissingError,
+    StorageError,
+)
+from sparktxlog.files.durability import link_new
+from sparktxlog.files.stores.store import Store
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.model.tables.table import TableDefinition
@@ -39,6 +49,7 @@ from sparktxlog.model.tables.table_properties import MAX_TEXT, why_not
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.worker.apply.deltalog import rows_of_files
 from sparktxlog.worker.apply.tables import CLUSTERING
+from sparktxlog.worker.tables.places_of_tables import store_of_job
 from sparktxlog.worker.tables.table_adoption import in_the_way
 
 if TYPE_CHECKING:
@@ -51,7 +62,10 @@ Action = dict[str, Any]
 class SourceFile:
     """A live data file of a Delta table."""
 
-    path: Path
+    #: None: it is a file of this machine.
+    bucket: Store | None
+    #: Key of the bucket, or path.
+    path: str
     #: As Delta writes the values.
     partition: dict[str, str | None]
     add: Action
@@ -60,6 +74,36 @@ class SourceFile:
     def size_bytes(self) -> int:
         """Size as the log says it."""
         return int(self.add["size"])
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        return self.path if self.bucket is None else self.bucket.url_of(self.path)
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return self.path.rpartition("/")[2]
+
+    def open(self) -> pq.ParquetFile:
+        """Open it to be read in any order.
+
+        Raises:
+            OSError, StorageError, ArrowException: It is not there, or no Parquet file.
+        """
+        return open_parquet(self.path if self.bucket is None else self.bucket.reader(self.path))
+
+    def place_at(self, target: Path) -> None:
+        """Give its bytes a name of this machine: a second one, or a copy of a bucket's.
+
+        Raises:
+            OSError, StorageError: It is gone, or a disk or the store fails.
+        """
+        if self.bucket is None:
+            link_new(Path(self.path), target)
+            return
+        with closing(self.bucket.open(self.path).pieces) as pieces, target.open("xb") as file:
+            file.writelines(pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +122,8 @@ class SplitFiles:
 class SourceTable:
     """A Delta table at one version."""
 
-    path: Path
+    #: Its directory, or the store whose root it is.
+    place: TablePlace
     log: LogState
 
     @classmethod
@@ -86,33 +131,53 @@ class SourceTable:
         """Read a table.
 
         Args:
+            path: Or URL of a bucket, which is reached by the environment of this process.
             version: None = the newest.
             files: Live files, too.
 
         Raises:
-            InvalidRequestError: There is none, or it is elsewhere than in a file system (definite).
+            InvalidRequestError: There is none (definite).
+            ConfigError: No store here has such URLs (definite).
         """
-        place, problem = Path(local_path(path)).absolute(), f"it has no {COMMIT_LOG}"
+        in_bucket = bucket_url(path, "path")
+        if in_bucket is not None:
+            return cls.at(store_of_job(in_bucket.url), version, files=files)
+        return cls.at(Path(local_path(path)).absolute(), version, files=files)
+
+    @classmethod
+    def at(
+        cls, place: TablePlace, version: int | None = None, *, files: bool = True
+    ) -> SourceTable:
+        """Read a table at its place; as `read`."""
+        problem = f"it has no {COMMIT_LOG}"
         try:
             if has_log(place):
-                return cls(path=place, log=LogState.read(place, version, files=files))
+                return cls(place=place, log=LogState.read(place, version, files=files))
         except StorageError as error:
+            if error.retryable:
+                raise
             problem = error.message
+        url = store_of(place).url
         raise InvalidRequestError(
-            f"{place} cannot be read as a Delta table: {problem}",
-            hint=f"Name the directory that has {COMMIT_LOG}.",
+            f"{url} cannot be read as a Delta table: {problem}",
+            hint=f"Name the directory, or prefix, that has {COMMIT_LOG}.",
             field="path",
-            value=str(place),
+            value=url,
         )
 
     def newest(self) -> int:
         """Return the newest version of the Delta table now, -1 = it has none any more."""
-        return newest_commit(self.path)
+        return newest_commit(self.place)
+
+    @property
+    def url(self) -> str:
+        """Its path, or its URL in a bucket, as Spark names it."""
+        return store_of(self.place).url
 
     @property
     def plain(self) -> PlainTable:
         """What a commit table can be made of."""
-        return PlainTable(path=str(self.path), log=self.log)
+        return PlainTable(path=self.url, log=self.log)
 
     @property
     def table_id(self) -> str:
@@ -170,19 +235,23 @@ class SourceTable:
             InvalidRequestError: Something is in the way; the message names all of it (definite).
         """
         if self.obstacles:
-            raise in_the_way(TableKind.ROW_TABLE, self.path, self.obstacles)
+            raise in_the_way(TableKind.ROW_TABLE, self.url, self.obstacles)
 
     def files(self, adds: Iterable[Action] | None = None) -> list[SourceFile]:
         """Return files of the table.
 
         Args:
             adds: Their `add` actions; default: all live ones.
+
+        Raises:
+            InvalidRequestError: The table lies in a bucket and has files elsewhere, as a shallow
+                clone (definite).
         """
         names = self.log.names_in_files
         return [
             SourceFile(
-                # A shallow clone names files of another table by URL.
-                path=self.path / local_path(path_of_file(add["path"])),
+                bucket=None if isinstance(self.place, Path) else self.place,
+                path=self._path_of(path_of_file(add["path"])),
                 partition={
                     names.get(name, name): value or None
                     for name, value in (add.get("partitionValues") or {}).items()
@@ -191,6 +260,18 @@ class SourceTable:
             )
             for add in (self.log.adds.values() if adds is None else adds)
         ]
+
+    def _path_of(self, path: str) -> str:
+        if isinstance(self.place, Path):
+            # A shallow clone names files of another table by URL.
+            return str(self.place / local_path(path))
+        if "://" in path or path.startswith("/"):
+            raise in_the_way(
+                TableKind.ROW_TABLE,
+                self.url,
+                [f"it is a shallow clone, with files elsewhere, such as {path[:200]}"],
+            )
+        return path
 
     def split(
         self, spark: SparkSession, files: Sequence[SourceFile], definition: TableDefinition
@@ -216,11 +297,11 @@ class SourceTable:
         for reason in filter(None, found):
             counted[reason] = counted.get(reason, 0) + 1
         if lost := [name for name in counted if name.startswith(_LOST)]:
-            raise in_the_way(TableKind.ROW_TABLE, self.path, lost)
+            raise in_the_way(TableKind.ROW_TABLE, self.url, lost)
         pairs = list(zip(files, found, strict=True))
         others = [file for file, reason in pairs if reason == _OTHER_FORM]
         if wrong := _unreadable_values(spark, others, definition):
-            raise in_the_way(TableKind.ROW_TABLE, self.path, wrong)
+            raise in_the_way(TableKind.ROW_TABLE, self.url, wrong)
         return SplitFiles(
             linked=tuple(file for file, reason in pairs if not reason),
             rewritten=tuple(file for file, reason in pairs if reason),
@@ -236,7 +317,7 @@ class SourceTable:
             version: The rows have the columns of this version; default: this table's version.
         """
         adds = (file.add for file in files)
-        return rows_of_files(spark, self.path, self.version if version is None else version, adds)
+        return rows_of_files(spark, self.url, self.version if version is None else version, adds)
 
 
 _LOST = "a file cannot be read: "
@@ -252,13 +333,15 @@ def _misfit(
         modes: How the session that reads rows takes files without a version.
     """
     try:
-        with open_parquet(file.path) as opened:
+        with file.open() as opened:
             hides = hides_rows(opened)
             schema, calendar = schema_of_file(opened), FileCalendar(opened, modes)
             batches = opened.iter_batches(columns=calendar.columns) if calendar.columns else ()
             is_old = any(calendar.old_column(batch) for batch in batches)
+    except ObjectMissingError as error:
+        return f"{_LOST}{error.message}"
     except (OSError, pa.ArrowException) as error:
-        return f"{_LOST}{file.path}: {error}"
+        return f"{_LOST}{file.url}: {error}"
     if file.add.get("deletionVector"):
         return "deletion vector"
     if is_mapped:
@@ -270,11 +353,11 @@ def _misfit(
         if kinds.get(name) == "timestamp" and value and not value.endswith("Z"):
             return "partition value without a time zone"
     try:
-        check_partition(file.path.name, file.partition, definition, OperationKind.APPEND)
+        check_partition(file.name, file.partition, definition, OperationKind.APPEND)
     except CommitRejectedError:
         return _OTHER_FORM
     try:
-        check_file_schema(file.path.name, definition, OperationKind.APPEND, schema)
+        check_file_schema(file.name, definition, OperationKind.APPEND, schema)
     except CommitRejectedError:
         return "older or other columns in the file"
     return "dates or timestamps of the old calendar" if is_old else ""

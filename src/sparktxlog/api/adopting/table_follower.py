@@ -24,28 +24,38 @@ from sparktxlog.api.adopting.source_table import SourceTable
 from sparktxlog.api.adopting.version_changes import (
     VersionActions,
     added_columns,
-    commit_time,
     put_all,
     put_changes,
 )
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.writing.transaction import SparkTransaction
-from sparktxlog.delta.commit_files import read_actions
-from sparktxlog.delta.log_files import commit_path, last_number, newest_version
+from sparktxlog.delta.commit_files import commit_bytes, read_actions
+from sparktxlog.delta.log_files import (
+    TablePlace,
+    has_commit,
+    last_number,
+    newest_version,
+    store_of,
+)
 from sparktxlog.errors import (
     ConflictError,
+    CorruptLogError,
     DivergedError,
     ExpiredError,
     InvalidRequestError,
+    ObjectMissingError,
     TxLogError,
 )
-from sparktxlog.files.durability import storing, write_durably
+from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.model.ids import table_name
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table import VersionedTable
 from sparktxlog.model.transactions.receipt import Receipt
 
 #: Seconds between two looks for a new version, and after a failure that may pass.
 _LOOK_S, _PAUSE_S = 0.1, 1.0
+#: The same in a bucket: a look is two requests, which cost money.
+_LOOK_IN_BUCKET_S = 5.0
 _WAIT_S = 300.0
 #: Adoptions of one version under one name that are looked for.
 _ADOPTIONS = 10
@@ -90,10 +100,11 @@ class TableFollower:
     Args:
         log: At the site whose jobs write the table.
         name: Table of the log; one that is not there is adopted first.
-        path: Directory of the Delta table.
+        path: Directory of the Delta table, or its URL in a bucket, which is reached by the
+            environment of this process.
         keys: Of a table that is adopted.
         state: File that remembers how far it came; default: `_sparktxlog/<name>.json` in the table,
-            a place that Delta leaves alone.
+            also in a bucket, a place that Delta leaves alone.
         overwrite: Begin by replacing the rows of the log's table by those of the newest version.
         tell: Takes a line for people at each step.
     """
@@ -117,10 +128,16 @@ class TableFollower:
         self._log_id = str(log.site.home.get("/v1/info")["log_id"])
         #: As it was when its columns were read last.
         self._source = SourceTable.read(path, files=False)
-        self._file = state or self._source.path / "_sparktxlog" / f"{self._name}.json"
+        self._place, self._url = self._source.place, self._source.url
+        store = store_of(self._place)
+        #: Of the note on how far it came.
+        self._notes = (store, f"_sparktxlog/{self._name}.json")
+        if state is not None:
+            self._notes = (DiskStore(state.parent), state.name)
         self._state: FollowState | None = None
-        #: Version, inode, time and size of the commit file that was compared last.
-        self._seen = (-1, 0, 0, 0)
+        #: Version, and mark of the commit file that was compared last.
+        self._seen = (-1, "")
+        self._look_s = _LOOK_S if isinstance(self._place, Path) else _LOOK_IN_BUCKET_S
 
     @property
     def version(self) -> int:
@@ -151,7 +168,7 @@ class TableFollower:
         the table would be adopted.
         """
         found = self._site.existing(self._name)
-        newest = newest_version(self._source.path, self._source.version)
+        newest = newest_version(self._place, self._source.version)
         if found is None:
             would = self._adopted(dry_run=True)
             return [f"version {would.version} would be adopted: {would.became}"]
@@ -163,7 +180,7 @@ class TableFollower:
         self._check_not_gone(reached + 1)
         lines = []
         for version in range(reached + 1, newest + 1):
-            actions = read_actions(self._source.path, version)
+            actions = read_actions(self._place, version)
             if actions is None:
                 break  # it is being written
             one = VersionActions.of(version, actions)
@@ -177,7 +194,7 @@ class TableFollower:
     def follow(self, stop: threading.Event) -> None:
         """Bring versions as they come until `stop` is set; errors that may pass are reported."""
         while not stop.is_set():
-            pause_s = _LOOK_S
+            pause_s = self._look_s
             try:
                 for one in self.step():
                     self._tell(describe(one))
@@ -209,8 +226,7 @@ class TableFollower:
             )
 
     def _adopted(self, *, dry_run: bool = False) -> FollowedVersion:
-        source = self._source = SourceTable.read(str(self._source.path))
-        began = commit_path(source.path, source.version)
+        source = self._source = SourceTable.at(self._place)
         done = adopt_rows(
             self._site,
             self._name,
@@ -229,11 +245,11 @@ class TableFollower:
             became=f"{done.rows:,} rows",
             transaction_id=done.transaction_id,
             position=done.position,
-            seconds=_since(began),
+            seconds=self._since(source.version),
         )
 
     def _replaced(self, table: VersionedTable) -> list[FollowedVersion]:
-        source = self._source = SourceTable.read(str(self._source.path))
+        source = self._source = SourceTable.at(self._place)
         source.check_possible()
         brought = self._followed_columns(None)
         part = f"overwrite-{self._table().version}"
@@ -241,13 +257,13 @@ class TableFollower:
             put_all(t, self._site, self._name, source)
             receipt = commit_in(t, _WAIT_S)
         self._reach(source.version, receipt.position)
-        began = commit_path(source.path, source.version)
-        return [*brought, _brought(source.version, "newest", "overwrite", receipt, began)]
+        return [*brought, self._brought(source.version, "newest", "overwrite", receipt)]
 
     def _remembered(self, table: VersionedTable) -> FollowState | None:
         try:
-            found = msgspec.json.decode(self._file.read_bytes(), type=FollowState)
-        except (FileNotFoundError, msgspec.MsgspecError):
+            store, key = self._notes
+            found = msgspec.json.decode(store.read(key), type=FollowState)
+        except (ObjectMissingError, msgspec.MsgspecError):
             return None
         if (found.log_id, found.log_version) != (self._log_id, table.version):
             return None
@@ -261,7 +277,7 @@ class TableFollower:
             DivergedError: It is none of this follower (definite).
         """
         writer, found = self._last_writer(table)
-        newest = newest_version(self._source.path, self._source.version)
+        newest = newest_version(self._place, self._source.version)
         parts = [f"overwrite-{table.version - 1}"]
         parts += [f"adopt-{number}" for number in range(_ADOPTIONS)]
         for version in range(newest, -1, -1):
@@ -274,7 +290,7 @@ class TableFollower:
 
     def _part(self, what: str, version: int) -> str:
         """Name a transaction of a version and its commit: another commit gets another name."""
-        return f"{what}-{_digest(commit_path(self._source.path, version))[:16]}"
+        return f"{what}-{_digest(self._place, version)[:16]}"
 
     def _made(self, version: int, table: VersionedTable) -> FollowState:
         return FollowState(
@@ -282,7 +298,7 @@ class TableFollower:
             table_id=self._source.table_id,
             version=version,
             log_version=table.version,
-            commit=_digest(commit_path(self._source.path, version)),
+            commit=_digest(self._place, version),
         )
 
     def _check_same(self, state: FollowState, table_id: str = "") -> None:
@@ -295,32 +311,25 @@ class TableFollower:
         Raises:
             DivergedError: (definite).
         """
-        path = commit_path(self._source.path, state.version)
-        try:
-            status = path.stat()
-            seen = (state.version, status.st_ino, status.st_mtime_ns, status.st_size)
-        except FileNotFoundError:  # Delta cleaned it up, or all of it is gone
-            seen = (state.version, 0, 0, 0)
+        there = store_of(self._place).find(commit_file_name(state.version))
+        # None: Delta cleaned it up, or all of it is gone.
+        seen = (state.version, "" if there is None else there.mark)
         if not table_id and seen == self._seen:
             return
-        found = _digest(path)
-        if (
-            not table_id
-            and not found
-            and commit_path(self._source.path, state.version + 1).exists()
-        ):
-            newest = SourceTable.read(str(self._source.path), files=False)
+        found = _digest(self._place, state.version)
+        if not table_id and not found and has_commit(self._place, state.version + 1):
+            newest = SourceTable.at(self._place, files=False)
             table_id = newest.table_id
         is_other = table_id not in ("", state.table_id)
         if is_other or (found and state.commit and found != state.commit):
             raise DivergedError(
-                f"{self._source.path} is not the Delta table any more that table {self._name!r} "
+                f"{self._url} is not the Delta table any more that table {self._name!r} "
                 f"follows: version {state.version} of {state.table_id} was brought last, and is "
                 f"another one now",
                 hint="Somebody replaced the directory.  Bring the table that is there as a whole: "
                 "sparktxlog table follow … --overwrite",
                 table=self._name,
-                path=str(self._source.path),
+                path=self._url,
                 version=state.version,
             )
         self._seen = seen
@@ -335,9 +344,8 @@ class TableFollower:
         if position is not None and table.last_write > position:
             raise self._foreign(self._last_writer(table)[0])
         self._state = self._made(version, table)
-        with storing(self._file):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            write_durably(self._file, msgspec.json.encode(self._state))
+        store, key = self._notes
+        store.replace(key, msgspec.json.encode(self._state))
 
     def _table(self) -> VersionedTable:
         found = self._site.definition(self._name, newest=True)
@@ -356,11 +364,11 @@ class TableFollower:
 
     def _foreign(self, writer: str) -> DivergedError:
         return DivergedError(
-            f"table {self._name!r} follows {self._source.path}, and was last written by {writer}",
+            f"table {self._name!r} follows {self._url}, and was last written by {writer}",
             hint="One site writes it, and only where it is followed.  Stop that writer; then "
             "replace what it wrote by the followed table: sparktxlog table follow … --overwrite",
             table=self._name,
-            path=str(self._source.path),
+            path=self._url,
         )
 
     # -- the next version ------------------------------------------------------------------------
@@ -369,12 +377,11 @@ class TableFollower:
         """Bring the next version; None = there is none yet."""
         assert self._state is not None
         version = self._state.version + 1
-        path = commit_path(self._source.path, version)
         self._check_same(self._state)
-        if not path.exists():
+        if not has_commit(self._place, version):
             self._check_not_gone(version)
             return None
-        actions = read_actions(self._source.path, version)
+        actions = read_actions(self._place, version)
         if actions is None:
             return None  # it is being written
         found = VersionActions.of(version, actions)
@@ -395,7 +402,7 @@ class TableFollower:
             self._check_same(self._state)
             receipt = self._commit(t)
         self._reach(version, receipt.position)
-        return _brought(version, found.operation, became, receipt, path)
+        return self._brought(version, found.operation, became, receipt)
 
     def _source_at(self, version: int) -> SourceTable:
         """Return the Delta table at a version, without its files.
@@ -403,19 +410,19 @@ class TableFollower:
         Raises:
             InvalidRequestError: A row table could not be like it (definite).
         """
-        source = SourceTable.read(str(self._source.path), version, files=False)
+        source = SourceTable.at(self._place, version, files=False)
         source.check_possible()
         return source
 
     def _check_not_gone(self, version: int) -> None:
         """Refuse to wait for a version that Delta has cleaned up, or that went back."""
-        if commit_path(self._source.path, version - 1).exists():
+        if has_commit(self._place, version - 1):
             return
-        newest = last_number(self._source.path)
+        newest = last_number(self._place)
         if newest in (version - 1, version):
             return
         raise ExpiredError(
-            f"{self._source.path} has versions up to {newest}, and version "
+            f"{self._url} has versions up to {newest}, and version "
             f"{version} is gone, which table {self._name!r} has not followed yet",
             hint="Bring the newest version as a whole: sparktxlog table follow … --overwrite",
             table=self._name,
@@ -437,9 +444,8 @@ class TableFollower:
             receipt = self._commit(t)
         version = self._source.version
         self._reach(version - 1, receipt.position)
-        began = commit_path(self._source.path, version)
         became = f"new columns {', '.join(added)}"
-        return [_brought(version, "columns", became, receipt, began)]
+        return [self._brought(version, "columns", became, receipt)]
 
     def _transaction(self, part: str, expected: int | None) -> _Bringing:
         source = self._source
@@ -448,6 +454,23 @@ class TableFollower:
         if expected is not None:
             t.expect_version(self._name, expected)
         return _Bringing(t)
+
+    def _brought(
+        self, version: int, operation: str, became: str, receipt: Receipt
+    ) -> FollowedVersion:
+        return FollowedVersion(
+            version=version,
+            operation=operation,
+            became=became,
+            transaction_id=receipt.transaction_id or "",
+            position=receipt.position,
+            seconds=self._since(version),
+        )
+
+    def _since(self, version: int) -> float:
+        """Return for how long a version has been there; its file may be cleaned up."""
+        found = store_of(self._place).find(commit_file_name(version))
+        return 0.0 if found is None else round(time.time() - found.changed_s, 3)
 
     def _commit(self, t: SparkTransaction) -> Receipt:
         """Commit; errors as `commit_in`.
@@ -478,31 +501,12 @@ class _Bringing:
             self._t.__exit__(kind, raised, trace)
 
 
-def _brought(
-    version: int, operation: str, became: str, receipt: Receipt, path: Path
-) -> FollowedVersion:
-    return FollowedVersion(
-        version=version,
-        operation=operation,
-        became=became,
-        transaction_id=receipt.transaction_id or "",
-        position=receipt.position,
-        seconds=_since(path),
-    )
-
-
-def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file, empty if it is not there."""
+def _digest(table: TablePlace, version: int) -> str:
+    """Return the SHA-256 of a version's commit file, empty if it is not there."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
+        return hashlib.sha256(commit_bytes(table, version)).hexdigest()
+    except CorruptLogError:
         return ""
-
-
-def _since(path: Path) -> float:
-    """Return for how long a version has been there; its file may be cleaned up."""
-    return round(time.time() - commit_time(path), 3) if path.exists() else 0.0
 
 
 def describe(one: FollowedVersion) -> str:

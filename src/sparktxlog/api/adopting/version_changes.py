@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -101,7 +100,7 @@ def added_columns(source: SourceTable, definition: TableDefinition) -> dict[str,
         problems.append(f"it is partitioned by {', '.join(source.partition_by) or 'nothing'}")
     if problems:
         raise SchemaMismatchError(
-            f"table {definition.name!r} cannot follow version {source.version} of {source.path}: "
+            f"table {definition.name!r} cannot follow version {source.version} of {source.url}: "
             f"{'; '.join(problems)}",
             hint="Only added columns are followed.  Drop the table from the log and adopt it "
             "again, or change it back.",
@@ -130,7 +129,7 @@ def put_changes(
     if not actions.removes:
         _put_files(t, site, name, source, added, OperationKind.APPEND)
         return "append"
-    live = SourceTable.read(str(source.path), source.version)
+    live = SourceTable.at(source.place, source.version)
     if {add["path"] for add in live.log.adds.values()} <= {add["path"] for add in actions.adds}:
         _put_files(t, site, name, source, added, OperationKind.OVERWRITE)
         return "overwrite"
@@ -172,7 +171,7 @@ def _changed(
     if actions.has_change_data:
         bounds = {"startingVersion": source.version, "endingVersion": source.version}
         reader = site.spark.read.format("delta").option("readChangeFeed", "true").options(**bounds)
-        feed, kind = reader.load(str(source.path)), F.col("_change_type")
+        feed, kind = reader.load(source.url), F.col("_change_type")
         # It has the columns of the newest version.
         names = [quoted_name(name) for name in source.struct.names]
         if set(source.struct.names) <= set(feed.columns):
@@ -183,7 +182,7 @@ def _changed(
     removes = list(actions.removes)
     if any("partitionValues" not in remove or "size" not in remove for remove in removes):
         # A writer that does not say it; the version before does.
-        former = SourceTable.read(str(source.path), source.version - 1)
+        former = SourceTable.at(source.place, source.version - 1)
         gone = {remove["path"] for remove in removes}
         removes = [add for add in former.log.adds.values() if add["path"] in gone]
     removed = source.files([_as_add(remove) for remove in removes])
@@ -242,8 +241,3 @@ def _put_difference(
     t.upsert(definition.name, upserts)
     t.delete_keys(definition.name, deletes)
     return ""
-
-
-def commit_time(path: Path) -> float:
-    """Return when a commit file was written, seconds since 1970."""
-    return path.stat().st_mtime

@@ -320,8 +320,8 @@ _ADOPT = (
     JobOption(flag="name", kind=str, required=True,
               help="Table of the log: orders, or bronze.orders."),
     JobOption(flag="path", kind=str, required=True, metavar="PATH",
-              help="Directory of the Delta table; of a commit table also its URL in the site's "
-              "bucket."),
+              help="Directory of the Delta table, or its URL in a bucket; for a commit table the "
+              "site's."),
     JobOption(flag="--as", name="kind", kind=str, choices=("row-table", "commit-table"),
               required=True, help="What it becomes."),
     MASTER,
@@ -339,7 +339,8 @@ _FOLLOW = (
     JobOption(flag="name", kind=str, required=True,
               help="Table of the log; if it is missing, the Delta table is adopted first."),
     JobOption(flag="path", kind=str, required=True, metavar="PATH",
-              help="Directory of the Delta table that this site's jobs write."),
+              help="Directory of the Delta table that this site's jobs write, or its URL in a "
+              "bucket."),
     MASTER,
     STORES,
     JobOption(flag="--keys", kind=str, default="", metavar="COLUMNS",

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -37,7 +37,7 @@ from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import align_rows, check_rows, required_columns, row_schema
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
-from sparktxlog.files.durability import link_new, storing
+from sparktxlog.files.durability import storing
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
@@ -142,14 +142,17 @@ class FrameStager:
         return self._write(rows, definition, kind, place)
 
     def link(
-        self, files: Sequence[tuple[Path, Mapping[str, str | None]]], definition: TableDefinition
+        self,
+        files: Sequence[tuple[Callable[[Path], None], Mapping[str, str | None]]],
+        definition: TableDefinition,
     ) -> tuple[StagedFile, ...]:
         """Give Parquet files of a Delta table a second name in the store; return what they are.
 
-        Files on another file system are copied.  Those without rows are left out.
+        Files without rows are left out.
 
         Args:
-            files: Each with its partition values, as Delta writes them.
+            files: What gives each a name of this machine, by a link or a copy, with its partition
+                values as Delta writes them.
             definition: The table that gets them.
 
         Raises:
@@ -169,11 +172,13 @@ class FrameStager:
         with storing(target):
             target.mkdir(parents=True)
 
-        def placed(numbered: tuple[int, tuple[Path, Mapping[str, str | None]]]) -> StagedFile:
-            number, (source, partition) = numbered
+        def placed(
+            numbered: tuple[int, tuple[Callable[[Path], None], Mapping[str, str | None]]],
+        ) -> StagedFile:
+            number, (place_at, partition) = numbered
             path = target / f"part-{number:06d}.parquet"
             with storing(path):
-                link_new(source, path)  # the node brings it to the disk
+                place_at(path)  # the node brings it to the disk
             found = describe_file(self._store.root, target, path)
             return replace(found, partition=dict(partition) or None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -612,7 +612,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         return self._definition(table)
 
     def link(
-        self, table: str, files: Sequence[tuple[Path, Mapping[str, str | None]]]
+        self, table: str, files: Sequence[tuple[Callable[[Path], None], Mapping[str, str | None]]]
     ) -> tuple[StagedFile, ...]:
         """Stage files of a Delta table without writing them again; see `FrameStager.link`."""
         if not self._takes_more():

@@ -43,12 +43,13 @@ _CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHAN
 
 
 def rows_of_files(
-    session: SparkSession, table: Path, version: int, adds: Iterable[Action]
+    session: SparkSession, table: Path | str, version: int, adds: Iterable[Action]
 ) -> DataFrame:
     """Return the rows of files as a version of a table shows them: with its columns, and without
     what their deletion vectors delete.
 
     Args:
+        table: Its directory, or its URL.
         adds: `add` actions; the files need not be live in the version.
 
     Raises:

@@ -203,7 +203,7 @@ def _needed(plain: PlainTable) -> dict[str, int]:
     return found
 
 
-def in_the_way(kind: TableKind, source: Path | str, obstacles: list[str]) -> InvalidRequestError:
+def in_the_way(kind: TableKind, source: str, obstacles: list[str]) -> InvalidRequestError:
     """Return the error of a Delta table that cannot become a table of a kind."""
     others = {
         TableKind.ROW_TABLE: "copy the rows into a new table, or adopt it --as commit-table, which "
@@ -214,7 +214,7 @@ def in_the_way(kind: TableKind, source: Path | str, obstacles: list[str]) -> Inv
         f"{source} cannot become a {kind.value.replace('-', ' ')}: {'; '.join(obstacles)[:2000]}",
         hint=f"Mend that, {others[kind]}",
         field="path",
-        value=str(source),
+        value=source,
         obstacles=obstacles,
     )
 
