@@ -126,7 +126,7 @@ class BucketLake:
             entry = self._keep(entry, name)
         # While a commit is there, the table is: a repetition goes on.  The keys of one request go
         # in any order, so commits have one of their own.
-        for gone in _in_order(found.key for found in table.list()):
+        for gone in in_order(found.key for found in table.list()):
             table.remove(gone)
         self._part(entry).remove([_MOVING])
         return self._part(entry).url_of(CONTENT)
@@ -263,7 +263,7 @@ class BucketLake:
         self.store.replace(placing, mark.encode())
         files = files_below(directory)
         table.remove([one.key for one in table.list() if one.key not in files])
-        data, log, commits = _in_order(files)
+        data, log, commits = in_order(files)
         put_files(table, {key: files[key] for key in (*data, *log)})
         for key in commits:
             put_file(table, key, files[key])
@@ -283,7 +283,7 @@ def attic_key(name: str, mark: str) -> str:
     return f"{ATTIC}/{entry_id(Kind.DROPPED, name, mark)}/{CONTENT}"
 
 
-def _in_order(keys: Iterable[str]) -> list[list[str]]:
+def in_order(keys: Iterable[str]) -> list[list[str]]:
     """Return the keys of a table as they are removed: data, the rest of the log, commits."""
     parts: list[list[str]] = [[], [], []]
     for key in sorted(keys):

@@ -33,8 +33,8 @@ from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
 )
 from sparktxlog.worker.lakes.bucket_lake import attic_key
-from sparktxlog.worker.lakes.lake_places import refuse_in_bucket
 from sparktxlog.worker.tables.bucket_release import BucketRelease
+from sparktxlog.worker.tables.bucket_row_release import BucketRowRelease
 
 #: Waits until this site's worker has applied a position, or a receipt.
 Applied = Callable[[int | Receipt], object]
@@ -87,8 +87,9 @@ def release(
     Args:
         table: As the node of this site describes it.
         node: That node.
-        path: A directory that does not exist; it appears when it is whole.  None: a row table's
-            files stay where the worker puts them.
+        path: A directory that does not exist; it appears when it is whole.  Or an empty prefix of
+            the bucket in which the table lies.  None: a row table's files stay where the worker
+            puts them.
         drop_rows: Drops a row table; returns the receipt.
         applied: Waits until this site's worker has applied a position, or a receipt.
         drop: Drop a commit table from the log then; what was committed until then is in the
@@ -107,12 +108,7 @@ def release(
     """
     if path is not None and bucket_url(path, "path") is not None:
         if table.kind is TableKind.ROW_TABLE:
-            raise InvalidRequestError(
-                f"row table {table.name!r} lies in a directory, and {path} does not",
-                hint="Name a directory, and copy that.",
-                field="path",
-                value=path,
-            )
+            return _of_rows(table, node, path, drop_rows, applied)
         with closing(CatalogLink.beside(node)) as link:
             return release_in_bucket(link, table.name, path, drop=drop, keep_features=keep_features)
     target = None if path is None else Path(local_path(path)).absolute()
@@ -133,17 +129,21 @@ def release(
 def _of_rows(
     table: TableDescription,
     node: Http,
-    target: Path | None,
+    target: Path | str | None,
     drop_rows: Callable[[str], Receipt],
     applied: Applied,
 ) -> Release:
     info = node.get("/v1/info")
-    if target is not None:
-        refuse_in_bucket(
-            info.get("lake_url") or info["lake_root"],
-            "table release into a directory",
-            "Release it without a path: it is dropped, and its files stay in the bucket's attic.",
+    if url := info.get("lake_url"):
+        return _of_rows_in_bucket(table, url, target, drop_rows, applied)
+    if isinstance(target, str):
+        raise InvalidRequestError(
+            f"row table {table.name!r} lies in a directory, and {target} does not",
+            hint="Name a directory, and copy that.",
+            field="path",
+            value=target,
         )
+    if target is not None:
         applied(table.last_write or table.position)
     receipt = drop_rows(table.name)
     assert receipt.position is not None, "a drop is ordered"
@@ -161,8 +161,27 @@ def _of_rows(
             )
         attic.restore(found, target)
     place = str(target or attic.place(*dropped))
-    if url := info.get("lake_url"):
-        place = f"{url}/{attic_key(table.name, str(receipt.position))}"
+    return Release(table=table.name, path=place, dropped=True, position=receipt.position)
+
+
+def _of_rows_in_bucket(
+    table: TableDescription,
+    lake: str,
+    target: Path | str | None,
+    drop_rows: Callable[[str], Receipt],
+    applied: Applied,
+) -> Release:
+    # First: what was named may be refused before anything happens.
+    goes_to = None if target is None else BucketRowRelease.of(lake, target)
+    if goes_to is not None:
+        applied(table.last_write or table.position)
+    receipt = drop_rows(table.name)
+    assert receipt.position is not None, "a drop is ordered"
+    place = f"{lake}/{attic_key(table.name, str(receipt.position))}"
+    if goes_to is not None:
+        applied(receipt)
+        goes_to.bring(table.name, receipt.position)
+        place = goes_to.place
     return Release(table=table.name, path=place, dropped=True, position=receipt.position)
 
 

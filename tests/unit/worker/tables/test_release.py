@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotOfferedError
+from sparktxlog.errors import InvalidRequestError, NotAppliedError
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.worker.tables.release import release
@@ -35,10 +35,9 @@ def test_nothing_is_dropped_while_the_worker_is_behind(tmp_path: Path) -> None:
     assert asked == [7]
 
 
-def test_a_table_in_a_bucket_gets_no_directory(tmp_path: Path) -> None:
-    node: Any = Mock(get=lambda _: INFO | {"lake_url": "s3://bucket/lake"})
-    with pytest.raises(NotOfferedError, match="s3://bucket/lake"):
-        release(ROWS, node, str(tmp_path / "back"), drop_rows=no_drop, applied=print)
+def test_a_row_table_of_a_directory_gets_no_url() -> None:
+    with pytest.raises(InvalidRequestError, match="lies in a directory"):
+        release(ROWS, NODE, "s3://bucket/back", drop_rows=no_drop, applied=print)
 
 
 @pytest.mark.parametrize("table", [ROWS, COMMITS])
