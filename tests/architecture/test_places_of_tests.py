@@ -87,6 +87,7 @@ ELSEWHERE = {
     "config/node_config.py": "unit/config/test_sources.py",
     "files/stores/part.py": "contract/test_stores.py",
     "files/stores/proof.py": "contract/test_stores.py",
+    "files/stores/vending.py": "contract/test_refusals_of_stores.py",
     "files/tasks.py": "unit/files/test_selection.py",
     "model/tables/table.py": "unit/codec/submits/test_validation.py",
     "model/transactions/operation.py": "unit/codec/containers/test_assembly.py",

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,8 +30,16 @@ class Fault(Enum):
     CUT = "cut"
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a request gets that does not reach the server: the status and the code of a store."""
+
+    status: int
+    code: str
+
+
 #: Returns what happens to a request, by its method.
-Choice = Callable[[str], Fault]
+Choice = Callable[[str], Fault | Answer]
 
 
 def by_chance(share: float, seed: int) -> Choice:
@@ -64,7 +73,7 @@ class FaultyWay(ThreadingHTTPServer):
         self.to = (to.hostname, to.port)
         self.choose = choose
         #: What happened so far.
-        self.happened: Counter[Fault] = Counter()
+        self.happened: Counter[Fault | Answer] = Counter()
 
     @property
     def url(self) -> str:
@@ -85,6 +94,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.happened[fault] += 1
         if fault is Fault.THROTTLED:
             return self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {"Retry-After": "0"})
+        if isinstance(fault, Answer):
+            return self._answer(
+                fault.status, f"<Error><Code>{fault.code}</Code></Error>".encode(), {}
+            )
         host, port = self.server.to
         way = http.client.HTTPConnection(host, port, timeout=60)
         try:
