@@ -88,6 +88,7 @@ ELSEWHERE = {
     "files/stores/part.py": "contract/test_stores.py",
     "files/stores/proof.py": "contract/test_stores.py",
     "files/stores/whole_files.py": "contract/test_lakes.py",
+    "files/stores/vending.py": "contract/test_refusals_of_stores.py",
     "files/tasks.py": "unit/files/test_selection.py",
     "model/tables/table.py": "unit/codec/submits/test_validation.py",
     "model/transactions/operation.py": "unit/codec/containers/test_assembly.py",

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,8 +35,16 @@ class Fault(Enum):
     STALE = "stale"
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a request gets that does not reach the server: the status and the code of a store."""
+
+    status: int
+    code: str
+
+
 #: Returns what happens to a request, by its method.
-Choice = Callable[[str], Fault]
+Choice = Callable[[str], Fault | Answer]
 #: How long a request is delayed, seconds.
 _DELAY_S = 0.1
 
@@ -82,7 +91,7 @@ class FaultyWay(ThreadingHTTPServer):
         self.to = (to.hostname, to.port)
         self.choose = choose
         #: What happened so far.
-        self.happened: Counter[Fault] = Counter()
+        self.happened: Counter[Fault | Answer] = Counter()
         #: Target of a list → the first answer to it of the last ten seconds.
         self.lists: dict[str, tuple[float, Listed]] = {}
 
@@ -111,6 +120,10 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(_DELAY_S)
         if fault is Fault.THROTTLED:
             return self._answer(503, b"<Error><Code>SlowDown</Code></Error>", {"Retry-After": "0"})
+        if isinstance(fault, Answer):
+            return self._answer(
+                fault.status, f"<Error><Code>{fault.code}</Code></Error>".encode(), {}
+            )
         host, port = self.server.to
         way = http.client.HTTPConnection(host, port, timeout=60)
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +12,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples.demo.bucket_server import WEED_PORTS, weed_command
@@ -21,11 +24,40 @@ from sparktxlog.errors import BucketMissingError
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.files.stores.vending import VendingRole
 
 _INSTALLED = Path(__file__).parents[2] / ".venv" / "test-stores"
 BUCKET = "lake"
 KEY, SECRET = "a-key-of-tests", "a-secret-of-tests"
 _PATIENCE_S = 120.0
+#: Of SeaweedFS: it may do all in the bucket, and all that have credentials may assume it.
+ROLE = "arn:aws:iam::role/lake"
+_ALL: dict[str, Any] = {
+    "Effect": "Allow",
+    "Action": ["s3:*"],
+    "Resource": [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"],
+}
+_TRUST = {"Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["sts:AssumeRole"]}
+_ROLES = {
+    "sts": {
+        "tokenDuration": "1h",
+        "maxSessionLength": "12h",
+        "issuer": "tests",
+        "signingKey": base64.b64encode(
+            b"the key of a server of tests, of 32 bytes or more"
+        ).decode(),
+    },
+    "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+    "policies": [{"name": "all", "document": {"Version": "2012-10-17", "Statement": [_ALL]}}],
+    "roles": [
+        {
+            "roleName": "lake",
+            "roleArn": ROLE,
+            "attachedPolicies": ["all"],
+            "trustPolicy": {"Version": "2012-10-17", "Statement": [_TRUST]},
+        }
+    ],
+}
 
 
 def packages() -> Path:
@@ -63,6 +95,26 @@ class StoreServer:
             credentials_file=self.credentials_file,
         )
 
+    def role(self, lasts_s: int = 900) -> VendingRole:
+        """Return the role of SeaweedFS, whose sessions may do all in the bucket."""
+        keys = self.settings().s3_keys
+        return VendingRole(
+            arn=ROLE, endpoint=self.endpoint, region="us-east-1", lasts_s=lasts_s, keys=keys
+        )
+
+    def allowed(self, prefix: str, *actions: str) -> BucketStore:
+        """Open a prefix by a session that may do these actions of S3, and no other."""
+        objects = [one for one in actions if one != "s3:ListBucket"]
+        statements: list[dict[str, Any]] = [_ALL | {"Action": objects}] if objects else []
+        statements += [_ALL | {"Action": ["s3:ListBucket"]}] if "s3:ListBucket" in actions else []
+        given = self.role().session(json.dumps({"Version": "2012-10-17", "Statement": statements}))
+        settings = replace(self.settings(), keys=given.keys, credentials_file=None)
+        return opened(f"s3://{BUCKET}/{prefix}", settings)
+
+    def vending_settings(self) -> tuple[str, ...]:
+        """Return further lines, with which the node gives credentials to clients."""
+        return (f'store-vend-role = "{ROLE}"', f'store-sts-endpoint = "{self.endpoint}"')
+
     def environment(self) -> dict[str, str]:
         """Return what tells Spark, delta-rs and jobs where the bucket is."""
         return {
@@ -84,16 +136,24 @@ class StoreServer:
 
     def store(self, prefix: str, *, bucket: str = BUCKET, endpoint: str = "") -> BucketStore:
         """Open a prefix in it."""
-        store = store_at(f"s3://{bucket}/{prefix}", self.settings(endpoint))
-        assert isinstance(store, BucketStore)
-        return store
+        return opened(f"s3://{bucket}/{prefix}", self.settings(endpoint))
+
+
+def opened(url: str, settings: StoreSettings) -> BucketStore:
+    """Open a bucket, or a prefix of one."""
+    store = store_at(url, settings)
+    assert isinstance(store, BucketStore)
+    return store
 
 
 @contextmanager
 def seaweedfs(directory: Path) -> Iterator[StoreServer]:
     """Run SeaweedFS, with its state in a directory."""
-    ports = free_ports(WEED_PORTS)
+    ports, roles = free_ports(WEED_PORTS), directory.with_name(f"{directory.name}-roles.json")
+    roles.parent.mkdir(parents=True, exist_ok=True)
+    roles.write_text(json.dumps(_ROLES))
     command = weed_command(str(packages() / "bin" / "weed"), directory, BUCKET, ports)
+    command.append(f"-s3.iam.config={roles}")
     environ = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     with _served(command, ports[0], directory, environ) as server:
         # It answers before it has made the bucket.

@@ -148,13 +148,17 @@ def config_check(
     If something is wrong, the message names file, key and value, and the exit code is 6.
     """
     from sparktxlog.config import check_directories, exposures, load_certificates, load_config
-    from sparktxlog.runtime.commit_tables.site_places import lake_of, places_of
+    from sparktxlog.runtime.commit_tables.site_places import lake_of, places_of, vendor_of
     from sparktxlog.runtime.membership.data_owner import check_data_dir
 
     config = load_config(path, _overrides(settings))
     check_directories(config)
     check_data_dir(config)
-    places_of(config), lake_of(config)  # buckets are not asked, what reaches them is read
+    (
+        places_of(config),
+        lake_of(config),
+        vendor_of(config),
+    )  # buckets are not asked, what reaches them is read
     if config.uses_tls:
         load_certificates(config)
     warnings = exposures(config)

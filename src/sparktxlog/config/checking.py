@@ -128,20 +128,35 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
                 "Give each a prefix of its own, such as s3://bucket/site-a and "
                 "s3://bucket/rows-of-a.",
             )
-    if read["store-endpoint"].startswith("http://") and not read["store-allow-http"]:
-        raise _wrong(
-            values["store-endpoint"][1],
-            "store-endpoint",
-            read["store-endpoint"],
-            "is not encrypted",
-            "Write https://, or store-allow-http = true for a network that nobody else reads.",
-        )
+    _check_stores(read, values)
     for low, high in _ASCENDING:
         if read[low] > read[high]:
             source = values.get(high, values.get(low, (None, where)))[1]
             raise _wrong(source, high, read[high], f"is less than {low}")
     fields = {setting.attribute: read[setting.key] for setting in SETTINGS}
     return NodeConfig(**fields, quorum_rule=rule, peers=peers, grants=grants, origins=origins)
+
+
+def _check_stores(read: Mapping[str, Any], values: Mapping[str, tuple[Any, str]]) -> None:
+    for key in ("store-endpoint", "store-sts-endpoint"):
+        if read[key].startswith("http://") and not read["store-allow-http"]:
+            raise _wrong(
+                values[key][1],
+                key,
+                read[key],
+                "is not encrypted",
+                "Write https://, or store-allow-http = true for a network that nobody else reads.",
+            )
+    if role := read["store-vend-role"]:
+        source = values["store-vend-role"][1]
+        if not (read["commit-table-url"] or "").startswith("s3://"):
+            raise _wrong(
+                source, "store-vend-role", role, "needs commit-table-url in a bucket of S3"
+            )
+        if read["store-endpoint"] and not read["store-sts-endpoint"]:
+            raise _missing(
+                source, "store-sts-endpoint", "is required with store-vend-role and store-endpoint"
+            )
 
 
 def _read(reader: Callable[[Any], Any], key: str, value: Any, source: str) -> Any:

@@ -23,6 +23,7 @@ from sparktxlog.model.values import (
     read_listen,
     read_node_id,
     read_quorum,
+    read_role,
     read_roles,
     read_switch,
     read_text,
@@ -171,6 +172,17 @@ class NodeConfig:
         "File of lines NAME=VALUE with the credentials of the site's buckets, such as "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, which no other user may read; default: the "
         "environment, or the role of the machine."
+    )
+    store_vend_role: str = Setting(read_role, "")(
+        "ARN of a role whose sessions the catalog gives to clients as credentials for a table of "
+        "commit-table-url, each for the prefix of one table (docs/stores.md); default: it gives "
+        "none."
+    )
+    store_vend_time: int = Setting(ranged(900, 43_200, whole=True), 3_600)(
+        "Seconds that such credentials last; clients get new ones before they end."
+    )
+    store_sts_endpoint: str = Setting(read_url, "")(
+        "URL of the service STS that begins these sessions; default: that of AWS in store-region."
     )
     reader_table_dir: Path | None = Setting(_tables_path)(
         "Directory in which the node keeps a plain Delta table for each commit table, as "

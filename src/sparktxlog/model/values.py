@@ -57,6 +57,14 @@ def read_bucket(value: Any) -> str:
     return text.rstrip("/")
 
 
+def read_role(value: Any) -> str:
+    """Read the ARN of a role."""
+    text = read_text(value)
+    if re.fullmatch(r"arn:[a-z-]+:iam::[0-9]*:?role/[A-Za-z0-9_+=,.@/-]{1,512}", text) is None:
+        raise ValueError("expected the ARN of a role, such as arn:aws:iam::123456789012:role/lake")
+    return text
+
+
 def read_node_id(value: Any) -> NodeId:
     """Read a node id."""
     try:

@@ -128,3 +128,37 @@ def test_row_tables_and_commit_tables_have_prefixes_of_their_own(
     with pytest.raises(ConfigError, match="a prefix of its own") as caught:
         load(lake_url=lake, commit_table_url=tables)
     assert caught.value.fields["key"] == "lake-url"
+
+
+ROLE = "arn:aws:iam::123456789012:role/lake"
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "why"),
+    [
+        ({"store-vend-role": "lake"}, "store-vend-role", "expected the ARN of a role"),
+        ({"store-vend-role": ROLE}, "store-vend-role", "needs commit-table-url in a bucket of S3"),
+        (
+            {"store-vend-role": ROLE, "commit-table-url": "gs://lake/a"},
+            "store-vend-role",
+            "needs commit-table-url in a bucket of S3",
+        ),
+        (
+            {
+                "store-vend-role": ROLE,
+                "commit-table-url": "s3://lake/a",
+                "store-endpoint": "https://minio:9000",
+            },
+            "store-sts-endpoint",
+            "is required with store-vend-role and store-endpoint",
+        ),
+        ({"store-sts-endpoint": "http://minio:9000"}, "store-sts-endpoint", "is not encrypted"),
+        ({"store-vend-time": 60}, "store-vend-time", "900"),
+    ],
+)
+def test_a_role_for_sessions_needs_its_place_and_its_service(
+    settings: dict[str, Any], key: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        load(**settings)
+    assert caught.value.fields["key"] == key and caught.value.hint

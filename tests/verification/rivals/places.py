@@ -151,7 +151,11 @@ class BucketPlaces(Places):
         return self.server.environment() | {"AWS_ENDPOINT_URL": self.way.url}
 
     def faults(self) -> dict[str, int]:
-        names = ("requests" if f is Fault.NONE else f.value for f in self.way.happened)
+        names = (
+            "requests" if f is Fault.NONE else f.value
+            for f in self.way.happened
+            if isinstance(f, Fault)
+        )
         return dict(zip(names, self.way.happened.values(), strict=True))
 
 

@@ -6,7 +6,7 @@ and lists have underscores (`all.yaml`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,13 +43,23 @@ class ProtocolAnswer(msgspec.Struct, rename="kebab", omit_defaults=True):
     writer_features: tuple[str, ...] = ()
 
 
+class StorageCredential(msgspec.Struct, rename="kebab"):
+    """Credentials for what is below a prefix, which end."""
+
+    prefix: str
+    operation: str
+    #: As the API names them: `s3.access-key-id`, `s3.secret-access-key`, `s3.session-token`.
+    config: dict[str, str]
+    expiration_time_ms: int
+
+
 class StagingTableAnswer(msgspec.Struct, rename="kebab"):
     """Where a new table is to be written, and what it must be."""
 
     table_id: str
     table_type: str
     location: str
-    storage_credentials: list[Any]
+    storage_credentials: Sequence[StorageCredential]
     required_protocol: ProtocolAnswer
     suggested_protocol: ProtocolAnswer
     required_properties: dict[str, str]
@@ -82,9 +92,9 @@ class LoadedTable(msgspec.Struct, rename="kebab"):
 
 
 class CredentialsAnswer(msgspec.Struct, rename="kebab"):
-    """Credentials for a table's storage: none, it is a file system that node and Spark share."""
+    """Credentials for a table's storage; none = clients have their own, or share a file system."""
 
-    storage_credentials: list[Any] = []
+    storage_credentials: Sequence[StorageCredential] = ()
 
 
 class SchemaAnswer(msgspec.Struct):
@@ -138,13 +148,15 @@ class MetastoreAnswer(msgspec.Struct):
     name: str
 
 
-def staging_answer(uuid: str, location: str) -> StagingTableAnswer:
+def staging_answer(
+    uuid: str, location: str, credentials: Sequence[StorageCredential]
+) -> StagingTableAnswer:
     """Return what a client must know to write version 0 of a table."""
     return StagingTableAnswer(
         table_id=uuid,
         table_type="MANAGED",
         location=location,
-        storage_credentials=[],
+        storage_credentials=credentials,
         required_protocol=ProtocolAnswer(
             min_reader_version=3,
             min_writer_version=7,

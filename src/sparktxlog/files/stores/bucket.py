@@ -132,7 +132,19 @@ class BucketStore:
         except FileNotFoundError:
             self._check_bucket()
             return None
+        except StorageError as error:
+            self._raise_if_clearer(error)
+            raise
         return _found(key, found)
+
+    def _raise_if_clearer(self, error: StorageError) -> None:
+        """Raise the reason of a HEAD that failed, whose answer has no body to say it."""
+        if error.fields.get("answer") in ("400", "403"):
+            try:
+                next(self.list("none"), None)
+            except StorageError as other:
+                if "permission" not in other.fields:
+                    raise other from None
 
     def _check_bucket(self) -> None:
         """Raise BucketMissingError if there is no bucket: a HEAD says the same as for no object."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sparktxlog.errors import ConfigError
 from sparktxlog.files.durability import read_whole, storing
+from sparktxlog.files.stores.aws_signature import S3Keys
 from sparktxlog.model.buckets import Provider
 
 #: Variables that a file with credentials may set, for each provider: those of its own tools.
@@ -30,6 +31,11 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 
 
+def _variables_of(keys: S3Keys) -> dict[str, str]:
+    found = {"aws_access_key_id": keys.key, "aws_secret_access_key": keys.secret}
+    return found | ({"aws_session_token": keys.token} if keys.token else {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """How a site reaches its buckets; what is not set comes from the provider's environment."""
@@ -43,6 +49,8 @@ class StoreSettings:
     allow_http: bool = False
     #: Lines `NAME=VALUE` with variables of the provider; None = environment, or the machine's role.
     credentials_file: Path | None = None
+    #: Of S3, in place of a file.
+    keys: S3Keys | None = None
     #: How long a request that fails, or is throttled, is repeated.
     patience_s: float = 60.0
     #: How long an answer may stand still until its request counts as failed.
@@ -94,6 +102,8 @@ class StoreSettings:
             ConfigError: It is not there, has other lines, or lacks some (definite).
             StorageError: It cannot be read.
         """
+        if self.keys is not None:
+            return _variables_of(self.keys)
         if self.credentials_file is None:
             return {}
         if not self.credentials_file.exists():
@@ -112,6 +122,26 @@ class StoreSettings:
             if name not in found:
                 raise self._no_credentials("", f"lacks {name}", provider)
         return {name.lower(): value for name, value in found.items()}
+
+    def s3_keys(self) -> S3Keys:
+        """Return the credentials for S3 of the file, or of the environment.
+
+        Raises:
+            ConfigError: There are none, or as `read_credentials` (definite).
+            StorageError: The file cannot be read.
+        """
+        found = self.read_credentials(Provider.S3) or {
+            name.lower(): os.environ.get(name, "") for name in _VARIABLES[Provider.S3]
+        }
+        key, secret = found["aws_access_key_id"], found["aws_secret_access_key"]
+        if not key or not secret:
+            raise ConfigError(
+                "store-vend-role needs credentials, which the role of a machine does not give here",
+                hint="Name a file with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY by "
+                "store-credentials-file, or set them in the environment of the node.",
+                key="store-vend-role",
+            )
+        return S3Keys(key, secret, found.get("aws_session_token", ""))
 
     def _no_credentials(self, where: str, why: str, provider: Provider) -> ConfigError:
         return ConfigError(

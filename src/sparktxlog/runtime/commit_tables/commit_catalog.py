@@ -12,13 +12,14 @@ import hashlib
 import uuid as uuids
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
 
-from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
+from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable, StorageCredential
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CreateTableRequest,
     ProposedCommit,
@@ -70,7 +71,7 @@ from sparktxlog.runtime.commit_tables.reader_tables import ReaderTables
 from sparktxlog.runtime.commit_tables.rival_commits import PATIENCE_S
 from sparktxlog.runtime.commit_tables.scheduled_checks import ScheduledChecks
 from sparktxlog.runtime.commit_tables.schema_names import SchemaNames
-from sparktxlog.runtime.commit_tables.site_places import places_of
+from sparktxlog.runtime.commit_tables.site_places import places_of, vendor_of
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
@@ -107,6 +108,7 @@ class CommitCatalog:
         self._submits = submits
         self._rivals, self._owners = core.rivals, core.owners
         self._places = places = places_of(base.config, base.metrics)
+        self._vendor = vendor_of(base.config)
         self.placer = placer = CommitPlacer(base, core.executor, files, places)
         records = TableRecords(base, core.executor, places)
         #: Gives peers what they lack, and fetches what this site lacks.
@@ -200,6 +202,32 @@ class CommitCatalog:
             raise
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
+
+    async def credentials(self, uuid: str, *, writes: bool) -> tuple[StorageCredential, ...]:
+        """Return credentials for a table's place; none if clients have their own.
+
+        Raises:
+            StoreNotReadyError, StoreForbiddenError, LyingStoreError: None is given (definite).
+            StoreUnavailableError: STS is out of reach.
+        """
+        if self._vendor is None:
+            return ()
+        self.check_ready()
+        given = await self._run(uuid, partial(self._vendor.give, uuid, writes=writes))
+        _log.info("credentials given", uuid=uuid, writes=writes, key=given.keys.key)
+        config = {
+            "s3.access-key-id": given.keys.key,
+            "s3.secret-access-key": given.keys.secret,
+            "s3.session-token": given.keys.token,
+        }
+        return (
+            StorageCredential(
+                prefix=self._places.location(uuid),
+                operation="READ_WRITE" if writes else "READ",
+                config=config,
+                expiration_time_ms=given.ends_ms,
+            ),
+        )
 
     def _free(self, schema: str, name: str) -> str:
         """Return the full name of a new table."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.files.stores.store import Store
 from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.site_bucket import SiteBucket
+
+if TYPE_CHECKING:
+    from sparktxlog.files.stores.vending import Vendor
 
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
@@ -53,6 +58,31 @@ def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadSt
     store, proof = _bucket_of(config, config.payload_url, "payload-url", metrics)
     bucket = SiteBucket(store, proof, "payload-url", "the staged files")
     return BucketPayloads(bucket, config.payload_dir)
+
+
+def vendor_of(config: NodeConfig) -> Vendor | None:
+    """Return what gives credentials for commit tables; None = nothing does.
+
+    Raises:
+        ConfigError: There are no credentials that could assume the role (definite).
+    """
+    if not config.store_vend_role:
+        return None
+    from sparktxlog.files.stores.vending import VendingRole, Vendor
+
+    settings = settings_of_stores(config)
+    settings.s3_keys()
+    place = bucket_url(config.commit_table_url or "", "commit-table-url")
+    assert place is not None, "the settings are checked"
+    region = config.store_region or os.environ.get("AWS_REGION", "us-east-1")
+    role = VendingRole(
+        arn=config.store_vend_role,
+        endpoint=config.store_sts_endpoint or f"https://sts.{region}.amazonaws.com",
+        region=region,
+        lasts_s=config.store_vend_time,
+        keys=settings.s3_keys,
+    )
+    return Vendor(role, place, settings)
 
 
 def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:

@@ -139,7 +139,9 @@ class CatalogRoutes(RouteHandlers):
     ) -> StagingTableAnswer:
         check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
-        return staging_answer(*await self._catalog.stage(schema, body.name))
+        uuid, location = await self._catalog.stage(schema, body.name)
+        given = await self._catalog.credentials(uuid, writes=True)
+        return staging_answer(uuid, location, given)
 
     async def create_delta_table(
         self, catalog: str, schema: str, body: CreateTableRequest
@@ -206,15 +208,18 @@ class CatalogRoutes(RouteHandlers):
             )
         if operation == "READ_WRITE":
             self._check_change(schema, table)
-        await self._load(schema, table)
-        return CredentialsAnswer()
+        found = await self._load(schema, table)
+        if found.external is not None:
+            return CredentialsAnswer()
+        writes = operation == "READ_WRITE"
+        return CredentialsAnswer(await self._catalog.credentials(found.uuid, writes=writes))
 
     async def staging_credentials(self, table_id: str) -> CredentialsAnswer:
         if not await self._catalog.is_staged(table_id.lower()):
             raise UnknownTableError(
                 f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
             )
-        return CredentialsAnswer()
+        return CredentialsAnswer(await self._catalog.credentials(table_id.lower(), writes=True))
 
 
 def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str], str | None]:

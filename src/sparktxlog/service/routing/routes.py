@@ -715,14 +715,14 @@ _CATALOG = (
     _catalog(
         f"GET {_TABLE}/credentials",
         "table_credentials",
-        "Credentials for a table: none are needed",
+        "Credentials for a table, if the node gives any (store-vend-role)",
         query=(Query("operation", "READ or READ_WRITE.", required=True),),
         answer=CredentialsAnswer,
     ),
     _catalog(
         f"GET {DELTA_API}/v1/staging-tables/{{table_id}}/credentials",
         "staging_credentials",
-        "Credentials for a staging table: none are needed",
+        "Credentials for a staging table, if the node gives any",
         answer=CredentialsAnswer,
     ),
 )

@@ -49,7 +49,7 @@ def deep(levels: int) -> str:
 
 
 def definition() -> StagedTable:
-    answer = msgspec.to_builtins(staging_answer(UUID, "file:/tables/t"))
+    answer = msgspec.to_builtins(staging_answer(UUID, "file:/tables/t", ()))
     return StagedTable.of(json.loads(json.dumps(answer)))
 
 

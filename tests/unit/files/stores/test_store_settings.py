@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import ConfigError
+from sparktxlog.files.stores.aws_signature import S3Keys
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider
@@ -85,3 +86,25 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_bucket_of_another_provider_is_another_extra() -> None:
     assert [provider.value for provider in Provider] == ["s3", "azure", "gcs"]
     assert BucketUrl(Provider.S3, "b", "").account == ""
+
+
+def test_keys_come_from_the_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match="the role of a machine does not give") as caught:
+        StoreSettings().s3_keys()
+    assert caught.value.fields["key"] == "store-vend-role" and caught.value.hint
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert StoreSettings().s3_keys() == S3Keys("key", "secret")
+    path = tmp_path / "store.env"
+    path.write_text("AWS_ACCESS_KEY_ID=k\nAWS_SECRET_ACCESS_KEY=s\nAWS_SESSION_TOKEN=t\n")
+    given = StoreSettings(credentials_file=path)
+    assert given.s3_keys() == S3Keys("k", "s", "t")
+    both = StoreSettings(credentials_file=path, keys=S3Keys("own", "s"))
+    assert both.read_credentials(Provider.S3) == {
+        "aws_access_key_id": "own",
+        "aws_secret_access_key": "s",
+    }

@@ -1,0 +1,108 @@
+"""Credentials that the catalog gives: for one table, to those that may write it or read it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.service.test_catalog_api import STAGING, Caller, catalog
+from tests.support.delta_writer import DELTA, StagedTable, path_of
+from tests.support.store_servers import BUCKET, ROLE, SECRET, StoreServer, opened, seaweedfs
+
+from sparktxlog.errors import StoreForbiddenError
+from sparktxlog.files.stores.aws_signature import S3Keys
+from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.store_settings import StoreSettings
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with seaweedfs(tmp_path_factory.mktemp("server") / "state") as running:
+        yield running
+
+
+@asynccontextmanager
+async def vending(directory: Path, server: StoreServer, **more: str) -> AsyncIterator[Caller]:
+    """Run a node whose catalog gives credentials."""
+    settings = {
+        "commit_table_url": f"s3://{BUCKET}/{directory.name}",
+        "store_endpoint": server.endpoint,
+        "store_sts_endpoint": server.endpoint,
+        "store_region": "us-east-1",
+        "store_allow_http": "true",
+        "store_credentials_file": str(server.credentials_file),
+        "store_vend_role": ROLE,
+        "store_vend_time": "900",
+    }
+    async with catalog(directory, **settings | more) as caller:
+        yield caller
+
+
+def part_of(server: StoreServer, answer: dict[str, Any], operation: str) -> BucketStore:
+    """Open the bucket by the credentials of an answer, with the prefix that it names."""
+    (given,) = answer["storage-credentials"]
+    assert given["operation"] == operation
+    assert 600 < given["expiration-time-ms"] / 1000 - time.time() <= 900
+    config = given["config"]
+    names = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
+    assert set(config) == set(names)
+    keys = S3Keys(*(config[name] for name in names))
+    settings = StoreSettings(
+        endpoint=server.endpoint, region="us-east-1", allow_http=True, keys=keys
+    )
+    with pytest.raises(StoreForbiddenError):
+        opened(given["prefix"].rpartition("/")[0], settings).read(".owner")
+    return opened(given["prefix"], settings)
+
+
+def test_a_table_is_created_and_read_by_credentials_of_the_catalog(
+    tmp_path: Path, server: StoreServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        async with vending(tmp_path, server) as caller:
+            status, answer = await caller.ask("POST", STAGING, {"name": "t"})
+            assert status == 200, answer
+            store = part_of(server, answer, "READ_WRITE")
+            assert answer["location"] == store.url
+            table = StagedTable.of(answer)
+            table.directory = tmp_path / "draft"
+            table.directory.mkdir()
+            table.write_first(table.add())
+            for path in table.directory.rglob("*"):
+                if path.is_file():
+                    store.create(str(path.relative_to(table.directory)), path)
+            again = f"{DELTA}/staging-tables/{table.table_id}/credentials"
+            part_of(server, (await caller.ask("GET", again))[1], "READ_WRITE")
+            assert (await caller.ask("POST", path_of(), table.creation()))[0] == 200
+            path = f"{path_of('t')}/credentials?operation="
+            status, answer = await caller.ask("GET", f"{path}READ")
+            reader = part_of(server, answer, "READ")
+            assert await caller.ask("GET", f"{path}READ") == (status, answer)
+            assert {one.key for one in reader.list()} == {one.key for one in store.list()}
+            with pytest.raises(StoreForbiddenError):
+                reader.create("new", b"x")
+            _, writes = await caller.ask("GET", f"{path}READ_WRITE")
+            writer = part_of(server, writes, "READ_WRITE")
+            writer.create("new", b"x")
+            secrets = [answer["storage-credentials"][0]["config"]["s3.secret-access-key"], SECRET]
+            log = "".join(capfd.readouterr())
+            assert "credentials given" in log and not [one for one in secrets if one in log]
+
+    asyncio.run(main())
+
+
+def test_a_role_that_may_not_be_assumed_is_named(tmp_path: Path, server: StoreServer) -> None:
+    async def main() -> None:
+        other = "arn:aws:iam::role/another"
+        async with vending(tmp_path, server, store_vend_role=other) as caller:
+            status, answer = await caller.ask("POST", STAGING, {"name": "t"})
+            message = answer["error"]["message"]
+            assert status == 500 and other in message and "trust policy" in message, answer
+            assert SECRET not in str(answer)
+
+    asyncio.run(main())
