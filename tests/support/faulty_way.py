@@ -88,6 +88,7 @@ class FaultyWay(ThreadingHTTPServer):
     def __init__(self, endpoint: str, choose: Choice) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         to = urlsplit(endpoint)
+        assert to.hostname is not None
         self.to = (to.hostname, to.port)
         self.choose = choose
         #: What happened so far.

@@ -20,6 +20,7 @@ from sparktxlog.worker.apply.deltalog import removal_of
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes.bucket_lake import BucketLake
+from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 from sparktxlog.worker.replica.state import PendingBatch, ReplicaState, ReplicaTable
 from sparktxlog.worker.tables.bucket_row_upkeep import BucketKeeper
 from sparktxlog.worker.tables.table_upkeep import TableUpkeep, Upkeep
@@ -42,7 +43,7 @@ class Bucket:
         log.staged("append", "t", [(1, "x"), (2, "y")])
         log.publish()
         files = [file for effect in log.segments[-1].effects for file in effect.files]
-        Placer(self.lake, log.payloads).place(ORDERS, files, own_commit(1), 0)
+        Placer(self.lake, StagedOnDisk(log.payloads)).place(ORDERS, files, own_commit(1), 0)
         adds = LogState.read(place).adds
         self.removed = min(adds)
         found = place.find(self.removed)
