@@ -128,3 +128,13 @@ def test_row_tables_and_commit_tables_have_prefixes_of_their_own(
     with pytest.raises(ConfigError, match="a prefix of its own") as caught:
         load(lake_url=lake, commit_table_url=tables)
     assert caught.value.fields["key"] == "lake-url"
+
+
+@pytest.mark.parametrize("other", ["lake_url", "commit_table_url"])
+def test_staged_files_have_a_prefix_of_their_own(other: str) -> None:
+    places = {other: "s3://lake/a", "payload_url": "s3://lake/a-too"}
+    assert load(**places).payload_url == "s3://lake/a-too"
+    for payloads in ("s3://lake/a", "s3://lake/a/staged", "s3://lake"):
+        with pytest.raises(ConfigError, match=r"is the prefix .* of ") as caught:
+            load(**places | {"payload_url": payloads})
+        assert caught.value.fields["key"] == "payload-url"
