@@ -83,8 +83,9 @@ the node starts.
 
 A worker proves to which node it belongs. If clients need a token, the node writes `worker.token`,
 which only its user can read. A worker on the same machine, with the same user, finds it by
-itself. So no client can report for a replica, and no worker for the replica of another node. A
-worker's token cannot submit.
+itself; [one elsewhere](stores.md#a-worker-on-another-machine) takes it from
+`SPARKTXLOG_WORKER_TOKEN`. So no client can report for a replica, and no worker for the replica of
+another node. A worker's token cannot submit.
 
 A node with a token file (`client-token-file`; `sparktxlog init` writes one) writes the file's
 path to `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts. Clients of the

@@ -31,8 +31,10 @@ from sparktxlog.delta.log_files import newest_version, store_of
 from sparktxlog.errors import (
     ApplyError,
     CorruptLogError,
+    InvalidRequestError,
     LockedError,
     NotOfferedError,
+    StorageError,
     StoreUnavailableError,
 )
 from sparktxlog.files.stores.bucket import BucketStore
@@ -55,7 +57,13 @@ from sparktxlog.worker.lakes.lake_places import (
     refuse_in_bucket,
 )
 from sparktxlog.worker.lakes.payload_files import StagedInBucket, StagedOnDisk
-from sparktxlog.worker.replica.bucket_replica import STATE, BucketReplica, open_replica
+from sparktxlog.worker.replica.bucket_replica import (
+    STATE,
+    BucketReplica,
+    open_replica,
+    place_of_locks,
+)
+from sparktxlog.worker.replica.source import NodeInfo
 from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
 
 ORDERS = table("t", "id bigint, p string", partition_by=["p"])
@@ -840,3 +848,23 @@ def test_what_needs_files_is_refused_by_name(tmp_path: Path) -> None:
     with closing(open_replica(tmp_path / "lake", tmp_path)) as replica:
         assert isinstance(replica, ReplicaDirectory)
         assert isinstance(replica.place, DiskLake)
+
+
+def test_a_worker_on_another_machine_names_a_directory_for_its_locks(
+    store: BucketStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = NodeInfo(
+        node_id="A", log_id="l", payload_root="/p", lake_root="/of the node", signature_interval=1
+    )
+    assert place_of_locks(info, store.url) == Path("/of the node")
+    monkeypatch.setenv("SPARKTXLOG_WORK_DIR", str(tmp_path / "said"))
+    assert place_of_locks(info, store.url) == tmp_path / "said"
+    assert place_of_locks(info, store.url, str(tmp_path / "given")) == tmp_path / "given"
+    assert place_of_locks(info, "/lake") == tmp_path / "said", "nobody looks at it"
+    with pytest.raises(InvalidRequestError, match="is the directory /lake"):
+        place_of_locks(info, "/lake", str(tmp_path / "given"))
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError) as caught:
+        open_replica(store.url, tmp_path / "file" / "below")
+    assert "--work-dir" in caught.value.hint
+    assert not list(store.list())

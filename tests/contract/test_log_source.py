@@ -71,7 +71,9 @@ def source_of(node: Node, token: str | None = None) -> HttpLogSource:
     return HttpLogSource(f"http://127.0.0.1:{node.server_address[1]}/", token)
 
 
-def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> None:
+def test_segments_and_reports_survive_the_wire(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = LogBuilder(tmp_path)
     log.transaction().create(table("t", "id bigint", keys=["id"]))
     log.inline("append", "t", [(1,)]).staged("upsert", "t", [(2,)], claim="x")
@@ -106,6 +108,11 @@ def test_segments_and_reports_survive_the_wire(node: Node, tmp_path: Path) -> No
     # What only a worker of the node may tell, it shows the node's own token for.
     assert [asked[3] for asked in node.asked] == ["Bearer secret"] * 2 + ["Bearer of its worker"]
     assert msgspec.json.decode(node.asked[2][2], type=WorkerReport) == report
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("SPARKTXLOG_WORKER_TOKEN", "from the environment")
+        with closing(source_of(node, "secret")) as source:
+            source.report(report)
+    assert node.asked[-1][3] == "Bearer from the environment"
     (tmp_path / "worker.token").unlink()
     with closing(source_of(node, "secret")) as source:
         source.report(report)

@@ -203,6 +203,36 @@ def test_a_removed_or_changed_object_comes_back_from_the_other_site(
     asyncio.run(main())
 
 
+def test_a_site_that_gets_a_bucket_puts_there_what_workers_ask_for(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """What was staged and published before is on the disk, and no worker has applied it."""
+    cluster.names = "A"
+    cluster.ports = free_ports("A")
+    config = config_of(cluster.directory, "A", cluster.ports)
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", cluster.ports["A"])) as listener:
+            async with serving(config, listener) as node, aiohttp.ClientSession() as session:
+                site = Site(Caller(node, session), cluster.server.store(cluster.prefix("A")))
+                await make(node)
+                file = await site.upload(tmp_path)
+                await site.append(file)
+                rows = [{"id": 1, "v": "one"}]
+                body = {"operations": [{"kind": "append", "table": "orders", "rows": rows}]}
+                status, answer = await site.caller.ask("POST", "/v1/transactions", body)
+                assert status == 200, answer
+                await published(site, answer["position"])
+        async with cluster.running() as (a,):
+            assert a.inline() == []
+            found = await a.caller.node.files.repair_segments(1, answer["position"])
+            assert found["lost"] == []
+            assert len(a.inline()) == 1
+            assert a.store.read(file.path) == CONTENT
+
+    asyncio.run(main())
+
+
 def test_files_of_commits_get_into_tables_and_leave_the_disk(
     cluster: Cluster, tmp_path: Path
 ) -> None:

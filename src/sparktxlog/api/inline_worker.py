@@ -9,7 +9,7 @@ from sparktxlog.api.long_steps import long_step
 from sparktxlog.errors import ApplyError, NotAppliedError
 from sparktxlog.http.link import Http
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
-from sparktxlog.worker.replica.bucket_replica import open_replica
+from sparktxlog.worker.replica.bucket_replica import open_replica, place_of_locks
 from sparktxlog.worker.replica.source import HttpLogSource
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class InlineWorker:
     def __init__(self, spark: SparkSession, home: Http) -> None:
         self._source = HttpLogSource(home.url, home.token, ca_file=home.ca_file)
         info = self._source.info()
-        self._directory = open_replica(info.lake, info.lake_root)
+        self._directory = open_replica(info.lake, place_of_locks(info, info.lake))
         try:
             self._applier = Applier(spark, self._source, self._directory)
         except BaseException:

@@ -18,6 +18,7 @@ from sparktxlog.files.durability import write_at_once
 
 TOKEN_VARIABLE = "SPARKTXLOG_CLIENT_TOKEN"  # noqa: S105 - a name, no secret
 ADMIN_TOKEN_VARIABLE = "SPARKTXLOG_ADMIN_TOKEN"  # noqa: S105 - a name, no secret
+WORKER_TOKEN_VARIABLE = "SPARKTXLOG_WORKER_TOKEN"  # noqa: S105 - a name, no secret
 _MOST_BYTES = 4096
 
 
@@ -29,6 +30,11 @@ def client_token() -> str | None:
 def admin_token() -> str | None:
     """Return the environment's token for changes: that of operators, else that of clients."""
     return os.environ.get(ADMIN_TOKEN_VARIABLE) or os.environ.get(TOKEN_VARIABLE)
+
+
+def worker_token() -> str | None:
+    """Return the environment's token for reports of a replica: its node's disk is elsewhere."""
+    return os.environ.get(WORKER_TOKEN_VARIABLE) or None
 
 
 def notes_directory() -> Path:

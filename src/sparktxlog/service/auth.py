@@ -147,7 +147,8 @@ class Tokens:
             raise ForbiddenError(
                 "the client token is not enough: only a worker of this node may do this, with the "
                 f"token in {self._worker_file}",
-                hint="A worker that runs on the node's machine as the node's user finds it.",
+                hint="A worker that runs on the node's machine as the node's user finds it; "
+                "another one takes it from SPARKTXLOG_WORKER_TOKEN.",
                 path=str(self._worker_file),
             )
         if not any(known):
@@ -155,7 +156,8 @@ class Tokens:
                 "this node requires the token of its worker"
                 if not shown
                 else "the token is not that of a worker of this node",
-                hint=f"A worker of this node reads it in {self._worker_file}.",
+                hint=f"A worker of this node reads it in {self._worker_file}, or takes it from "
+                "SPARKTXLOG_WORKER_TOKEN.",
             )
 
 

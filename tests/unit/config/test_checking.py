@@ -162,3 +162,13 @@ def test_a_role_for_sessions_needs_its_place_and_its_service(
     with pytest.raises(ConfigError, match=why) as caught:
         load(**settings)
     assert caught.value.fields["key"] == key and caught.value.hint
+
+
+@pytest.mark.parametrize("other", ["lake_url", "commit_table_url"])
+def test_staged_files_have_a_prefix_of_their_own(other: str) -> None:
+    places = {other: "s3://lake/a", "payload_url": "s3://lake/a-too"}
+    assert load(**places).payload_url == "s3://lake/a-too"
+    for payloads in ("s3://lake/a", "s3://lake/a/staged", "s3://lake"):
+        with pytest.raises(ConfigError, match=r"is the prefix .* of ") as caught:
+            load(**places | {"payload_url": payloads})
+        assert caught.value.fields["key"] == "payload-url"

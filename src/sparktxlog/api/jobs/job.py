@@ -158,6 +158,7 @@ _PLACES: dict[str, Callable[[str], Any]] = {
     "lake": str,
     "path": str,
     "state": Path,
+    "work_dir": str,
 }
 #: The work of a job: context → exit code and result.
 Work = Callable[[JobContext], tuple[int, dict[str, Any]]]

@@ -169,6 +169,13 @@ _TAKE_LAKE = JobOption(
     flag="--take-lake",
     help="The lake was another site's, and was moved or copied to this one on purpose.",
 )
+_WORK_DIR = JobOption(
+    flag="--work-dir",
+    kind=str,
+    metavar="PATH",
+    help="Directory of this machine for the locks of a worker whose lake is in a bucket; default: "
+    "SPARKTXLOG_WORK_DIR, else the node's lake-dir.",
+)
 MASTER = JobOption(
     flag="--master",
     kind=str,
@@ -228,6 +235,7 @@ _COMMIT = (
 )  # fmt: skip
 _APPLY = (
     LAKE,
+    _WORK_DIR,
     _TAKE_LAKE,
     MASTER,
     STORES,
@@ -244,6 +252,7 @@ _APPLY = (
 )  # fmt: skip
 _CATCH_UP = (
     LAKE,
+    _WORK_DIR,
     _TAKE_LAKE,
     MASTER,
     STORES,

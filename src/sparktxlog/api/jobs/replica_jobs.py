@@ -25,7 +25,7 @@ from sparktxlog.worker.copy.donor_fetcher import DonorFetcher, FetcherOf, execut
 from sparktxlog.worker.lakes.lake_places import lake_at
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay, TableRepair
 from sparktxlog.worker.replica.applier import Applier, ApplyOutcome
-from sparktxlog.worker.replica.bucket_replica import open_replica
+from sparktxlog.worker.replica.bucket_replica import open_replica, place_of_locks
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
 from sparktxlog.worker.replica.state import read_state
 from sparktxlog.worker.verify.table_verification import verify_commit_tables
@@ -158,8 +158,9 @@ def _applier(
         if cut is not None:
             refuse_beyond(lake, cut)
         follows = getattr(context.arguments, "follow", False)
+        here = place_of_locks(info, lake, getattr(context.arguments, "work_dir", None))
         source = plain if follows else JobSource(plain.url, plain.token, cut)
-        with closing(source), closing(open_replica(lake, info.lake_root)) as directory:
+        with closing(source), closing(open_replica(lake, here)) as directory:
             yield Applier(
                 spark,
                 source,

@@ -114,8 +114,9 @@ def _examine(path: Path | None, url: str | None, stores: Sequence[str]) -> Itera
 
 def _tried(config: NodeConfig | None, stores: Sequence[str]) -> Iterator[Finding]:
     """Try the buckets of a node, if it has some, and the stores that are named."""
-    named = () if config is None else (config.commit_table_url, config.lake_url)
-    own = [url for url in named if url is not None]
+    own = list[str]()
+    if config is not None:
+        own += filter(None, (config.commit_table_url, config.lake_url, config.payload_url))
     if not own and not stores:
         return
     from sparktxlog.cli.doctor.store_checks import check_stores

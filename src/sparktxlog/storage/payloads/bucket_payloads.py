@@ -217,7 +217,8 @@ class BucketPayloads(PayloadStore):
                 self._in_use[file.path] -= 1
                 known = self._known.get(file.path)
             if known is not None and known.digest == file.digest:
-                self._drop_unused(file.path)
+                with self._turn(file.path):  # another thread may compare it
+                    self._drop_unused(file.path)
 
     def kept_copy(self, relative: str) -> Path | None:
         path = Path(self.path(relative))
@@ -255,6 +256,7 @@ class BucketPayloads(PayloadStore):
             self._put(file, replaces=False)
 
     def _drop_unused(self, name: str) -> None:
+        """Remove a file of which the bucket has an equal one, unless it is at hand somewhere."""
         with self._lock:
             if self._in_use[name]:
                 return

@@ -10,6 +10,7 @@ over at once; one on another machine waits until the lock expires.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +18,20 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import LockedError, ObjectMissingError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    LockedError,
+    ObjectMissingError,
+    StorageError,
+)
 from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created
+from sparktxlog.storage.lock import DirectoryLock
 from sparktxlog.worker.lakes.bucket_lake import OWN, BucketLake
 from sparktxlog.worker.lakes.lake_lease import LakeLease
 from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket, lock_store_at
+from sparktxlog.worker.replica.source import NodeInfo
 from sparktxlog.worker.replica.state import (
     STATE_DIRECTORY,
     ReplicaDirectory,
@@ -35,6 +43,8 @@ from sparktxlog.worker.replica.state import (
 )
 
 STATE, LOCK = f"{OWN}/state.json", f"{OWN}/lock"
+#: Where a worker has its locks, if not below the node's lake-dir.
+WORK_DIR_VARIABLE = "SPARKTXLOG_WORK_DIR"
 #: A worker waits for the proof of a bucket that is new to it.
 _PROOF: dict[str, Any] = {"racers": 4, "races": 1}
 
@@ -62,7 +72,7 @@ class BucketReplica:
         store = bucket_at(url)
         self.disk = Path(here).absolute()
         self.own = self.disk / STATE_DIRECTORY
-        self._lock = lock_of_worker(self.own, store.url)
+        self._lock = _lock_of(self.own, store.url)
         self._releases: list[Callable[[], None]] = []
         #: Mark of the state; empty = there is none yet.
         self._mark = ""
@@ -151,6 +161,24 @@ class BucketReplica:
         self._lock.release()
 
 
+def place_of_locks(info: NodeInfo, lake: str, given: str | None = None) -> Path:
+    """Return where a worker of this machine has its locks, and what is of no use to others.
+
+    Args:
+        given: What its option says; None = what the environment says, else the node.
+
+    Raises:
+        InvalidRequestError: The lake is a directory, which has the locks itself (definite).
+    """
+    if given is not None and not is_in_bucket(lake):
+        raise InvalidRequestError(
+            f"--work-dir is for lakes in a bucket, and this one is the directory {lake}",
+            hint="Leave it out: the locks are in the lake.",
+            value=given,
+        )
+    return Path(given or os.environ.get(WORK_DIR_VARIABLE) or info.lake_root).absolute()
+
+
 def open_replica(lake: str | Path, here: str | Path) -> ReplicaHome:
     """Open the replica of a lake, in a directory or a bucket, for this process alone.
 
@@ -162,6 +190,20 @@ def open_replica(lake: str | Path, here: str | Path) -> ReplicaHome:
         TxLogError: As `ReplicaDirectory`, `BucketReplica`.
     """
     return BucketReplica(str(lake), here) if is_in_bucket(lake) else ReplicaDirectory(lake)
+
+
+def _lock_of(own: Path, url: str) -> DirectoryLock:
+    try:
+        return lock_of_worker(own, url)
+    except LockedError:
+        raise
+    except StorageError as error:
+        raise type(error)(
+            error.message,
+            hint=f"Name a directory of this machine with --work-dir or {WORK_DIR_VARIABLE}: the "
+            "node's own is not here, perhaps.  Nothing was applied.",
+            **error.fields,
+        ) from error
 
 
 def _fence_of(content: bytes) -> int:

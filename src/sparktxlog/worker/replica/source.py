@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.http.link import Http
+from sparktxlog.http.tokens import worker_token
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
@@ -288,6 +289,8 @@ class HttpLogSource(Http):
         if not self.token:
             # If clients need no token, workers need none.
             return ""
+        if (given := worker_token()) is not None:
+            return given
         try:
             return Path(self.info().worker_token_file).read_text("ascii").strip()
         except (OSError, ValueError):
