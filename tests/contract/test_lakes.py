@@ -411,6 +411,22 @@ def test_a_table_that_is_replaced_goes_on_after_each_kill(
     assert not [one for one in part.list() if one.key == "moving"]
 
 
+def test_a_table_that_came_after_a_broken_move_is_kept_as_well(
+    tmp_path: Path, store: BucketStore, donated: Path
+) -> None:
+    """Everything was moved, and the process ended before it noted that."""
+    _, lake = in_bucket(tmp_path, store, Holder())
+    before = files_of(lake, "t")
+    lake.set_aside("t", "c", "replaced", Kind.TABLE)
+    lake.table(f"{ATTIC}/table-t-c").replace("moving", b"")
+    given = contents(donated)
+    lake.take_over("t", donated, "c")
+    lake.set_aside("t", "c", "replaced again", Kind.TABLE)
+    found = [PartOfStore(store, f"{ATTIC}/{one.id}") for one in lake.kept("t")]
+    kept = [{one.key.removeprefix("content/") for one in part.list("content")} for part in found]
+    assert kept == [{*before}, {*given}]
+
+
 def test_what_another_donor_left_goes_before_the_table_is_there(
     tmp_path: Path, store: BucketStore, donated: Path
 ) -> None:
