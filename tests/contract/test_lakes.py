@@ -31,6 +31,7 @@ from sparktxlog.delta.log_files import newest_version, store_of
 from sparktxlog.errors import (
     ApplyError,
     CorruptLogError,
+    InvalidRequestError,
     LockedError,
     NotOfferedError,
     StoreUnavailableError,
@@ -38,6 +39,7 @@ from sparktxlog.errors import (
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.storage.commit_tables.bucket_tables import BucketTables
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
@@ -52,7 +54,9 @@ from sparktxlog.worker.lakes.lake_places import (
     refuse_in_bucket,
 )
 from sparktxlog.worker.replica.bucket_replica import STATE, BucketReplica, open_replica
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
+from sparktxlog.worker.tables.bucket_row_upkeep import maintain_bucket
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 
 ORDERS = table("t", "id bigint, p string", partition_by=["p"])
 FILES = 100
@@ -715,6 +719,35 @@ def test_a_state_is_kept_from_worker_to_worker(reached: str, tmp_path: Path) -> 
     assert found is not None and (found.position, found.worker_id) == (7, fresh.worker_id)
     with closing(open_replica(reached, tmp_path / "another machine")) as replica:
         assert replica.load() == found
+
+
+def test_maintain_has_the_lock_while_it_removes_and_is_refused_else(
+    reached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = BucketTables.now_ms
+    in_two_weeks = 14 * 24 * 3_600_000
+    monkeypatch.setattr(BucketTables, "now_ms", lambda self: now_ms(self) + in_two_weeks)
+    here, wanted = tmp_path / "here", Upkeep(wait_s=0.0)
+    with pytest.raises(InvalidRequestError, match="is not on this machine"):
+        maintain_bucket(reached, here, wanted)
+    with closing(BucketReplica(reached, here)) as replica:
+        replica.load()
+        table = replica.place.table("t")
+        create_table(table, ORDERS, "{}", {"appId": "a", "version": 0})
+        table.replace("attempt.parquet", b"of an attempt that failed")
+        tables = {"t": ReplicaTable(definition=ORDERS, version=0)}
+        replica.save(replace(replica.load(), position=9, tables=tables))
+        (refused,) = maintain_bucket(reached, here, wanted)
+        assert "VACUUM, for the replica in" in refused.skipped and not refused.vacuumed
+        assert table.find("attempt.parquet") is not None
+    (dry,) = maintain_bucket(reached, here, replace(wanted, dry_run=True))
+    assert "would remove 1 objects" in dry.skipped
+    (done,) = maintain_bucket(reached, here, wanted)
+    assert (done.vacuumed_files, done.vacuumed) == (1, "full")
+    store = lake_at(reached).table("t")
+    assert [one.key for one in store_of(store).list()] == ["_delta_log/00000000000000000000.json"]
+    with closing(BucketReplica(reached, here)) as replica:
+        assert replica.load().position == 9
 
 
 def test_the_state_refuses_a_worker_that_was_overtaken(reached: str, tmp_path: Path) -> None:
