@@ -43,6 +43,7 @@ from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
+from sparktxlog.storage.commit_tables.bucket_tables import BucketTables
 from sparktxlog.worker.apply.placing import Placer, placed_path
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
@@ -64,7 +65,9 @@ from sparktxlog.worker.replica.bucket_replica import (
     place_of_locks,
 )
 from sparktxlog.worker.replica.source import NodeInfo
-from sparktxlog.worker.replica.state import ReplicaDirectory, read_state
+from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
+from sparktxlog.worker.tables.bucket_row_upkeep import maintain_bucket
+from sparktxlog.worker.tables.table_upkeep import Upkeep
 
 ORDERS = table("t", "id bigint, p string", partition_by=["p"])
 FILES = 100
@@ -490,6 +493,22 @@ def test_a_table_that_is_replaced_goes_on_after_each_kill(
     assert not [one for one in part.list() if one.key == "moving"]
 
 
+def test_a_table_that_came_after_a_broken_move_is_kept_as_well(
+    tmp_path: Path, store: BucketStore, donated: Path
+) -> None:
+    """Everything was moved, and the process ended before it noted that."""
+    _, lake = in_bucket(tmp_path, store, Holder())
+    before = files_of(lake, "t")
+    lake.set_aside("t", "c", "replaced", Kind.TABLE)
+    lake.table(f"{ATTIC}/table-t-c").replace("moving", b"")
+    given = contents(donated)
+    lake.take_over("t", donated, "c")
+    lake.set_aside("t", "c", "replaced again", Kind.TABLE)
+    found = [PartOfStore(store, f"{ATTIC}/{one.id}") for one in lake.kept("t")]
+    kept = [{one.key.removeprefix("content/") for one in part.list("content")} for part in found]
+    assert kept == [{*before}, {*given}]
+
+
 def test_what_another_donor_left_goes_before_the_table_is_there(
     tmp_path: Path, store: BucketStore, donated: Path
 ) -> None:
@@ -778,6 +797,35 @@ def test_a_state_is_kept_from_worker_to_worker(reached: str, tmp_path: Path) -> 
     assert found is not None and (found.position, found.worker_id) == (7, fresh.worker_id)
     with closing(open_replica(reached, tmp_path / "another machine")) as replica:
         assert replica.load() == found
+
+
+def test_maintain_has_the_lock_while_it_removes_and_is_refused_else(
+    reached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = BucketTables.now_ms
+    in_two_weeks = 14 * 24 * 3_600_000
+    monkeypatch.setattr(BucketTables, "now_ms", lambda self: now_ms(self) + in_two_weeks)
+    here, wanted = tmp_path / "here", Upkeep(wait_s=0.0)
+    with pytest.raises(InvalidRequestError, match="is not on this machine"):
+        maintain_bucket(reached, here, wanted)
+    with closing(BucketReplica(reached, here)) as replica:
+        replica.load()
+        table = replica.place.table("t")
+        create_table(table, ORDERS, "{}", {"appId": "a", "version": 0})
+        table.replace("attempt.parquet", b"of an attempt that failed")
+        tables = {"t": ReplicaTable(definition=ORDERS, version=0)}
+        replica.save(replace(replica.load(), position=9, tables=tables))
+        (refused,) = maintain_bucket(reached, here, wanted)
+        assert "VACUUM, for the replica in" in refused.skipped and not refused.vacuumed
+        assert table.find("attempt.parquet") is not None
+    (dry,) = maintain_bucket(reached, here, replace(wanted, dry_run=True))
+    assert "would remove 1 objects" in dry.skipped
+    (done,) = maintain_bucket(reached, here, wanted)
+    assert (done.vacuumed_files, done.vacuumed) == (1, "full")
+    store = lake_at(reached).table("t")
+    assert [one.key for one in store_of(store).list()] == ["_delta_log/00000000000000000000.json"]
+    with closing(BucketReplica(reached, here)) as replica:
+        assert replica.load().position == 9
 
 
 def test_the_state_refuses_a_worker_that_was_overtaken(reached: str, tmp_path: Path) -> None:

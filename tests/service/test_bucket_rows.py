@@ -15,17 +15,20 @@ from tests.service.test_catalog_api import catalog
 from tests.service.test_catalog_of_rows import TABLES, make
 from tests.support import store_servers
 from tests.support.delta_writer import path_of
-from tests.support.replica_lakes import report_of
+from tests.support.replica_lakes import contents, report_of
 from tests.support.store_servers import BUCKET, StoreServer
 
-from sparktxlog.errors import NotFoundError
+from sparktxlog.errors import FileChangedError, NotFoundError
 from sparktxlog.files.stores.object_pins import pinned_paths
 from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.files.tasks import Fetched
+from sparktxlog.model.copying import CopyTicket, Decision, Lease
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.runtime.donors.donor_sizes import missing_bytes
 from sparktxlog.worker.apply.tables import create_table
+from sparktxlog.worker.copy.donor_fetcher import DonorFetcher
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,49 @@ def test_row_tables_in_a_bucket_are_shown_where_they_are(
             node.donor.release(lease.lease_id, lease.token)
             store.remove([one.key for one in store.list("orders")])
             assert (await caller.ask("GET", path_of("orders")))[0] == 404
+
+    asyncio.run(main())
+
+
+def test_another_site_fetches_what_the_bucket_has(tmp_path: Path, server: StoreServer) -> None:
+    """By ranges through the node, compared with digests; a changed object is refused."""
+    prefix = f"rows-{os.urandom(4).hex()}"
+    url, store = f"s3://{BUCKET}/{prefix}", server.store(prefix)
+    files = {"p=a b%2F/a.parquet": os.urandom(2_500_000), "b.parquet": b"", "c": b"c" * 70_000}
+
+    def fetch(lease: Lease, here: Path) -> Fetched:
+        fetcher = DonorFetcher(here, "copy")
+        here.mkdir()
+        decision = Decision(worker_id="w of B", plan="copy", reason="")
+        fetcher.hold(CopyTicket(copy_id="copy", decision=decision, lease=lease))
+        try:
+            (offered,) = lease.tables
+            return fetcher.fetch(fetcher.select("orders", offered.files))
+        finally:
+            fetcher.release()
+
+    async def main() -> None:
+        async with catalog(tmp_path / "nodes", **settings(server, prefix)) as caller:
+            node = caller.node
+            await make(node)
+            definition = node.base.master.tables["orders"]
+            table = PartOfStore(store, "orders")
+            txn = {"appId": "a", "version": 1}
+            await asyncio.to_thread(create_table, table, definition, "{}", txn)
+            for path, content in files.items():
+                await asyncio.to_thread(table.replace, path, content)
+            body = report(node, node.status()["position"], url, definition)
+            await caller.ask("POST", "/v1/worker/reports", body)
+            lease = await node.donor.lend("w of B")
+            fetched = await asyncio.to_thread(fetch, lease, tmp_path / "b")
+            staged = contents(tmp_path / "b" / "_sparktxlog" / "copies" / "copy" / "orders")
+            commit = commit_file_name(0)
+            assert staged == files | {commit: table.read(commit)}
+            assert fetched.fetched_bytes == fetched.size_bytes == sum(map(len, staged.values()))
+            lease = await node.donor.lend("w of C")
+            await asyncio.to_thread(table.replace, "c", b"d" * 70_000)
+            with pytest.raises(FileChangedError, match="no longer"):
+                await asyncio.to_thread(fetch, lease, tmp_path / "c")
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -160,8 +161,10 @@ def test_a_copy_into_an_empty_bucket_that_is_killed_goes_on(sites: Sites) -> Non
     assert not [*store.list("_sparktxlog/placing")]
 
 
-def test_a_bucket_is_copied_to_a_disk_and_back(sites: Sites) -> None:
+def test_a_bucket_is_copied_to_an_empty_disk(sites: Sites) -> None:
+    shutil.rmtree(sites.directory / "A" / "lake")
     found = sites.run("copy-back")
+    assert {*found["copied"]["tables"].values()} == {"rename"}
     a, b = found["a"], found["b"]
     assert a["rows"] == b["rows"] and a["signatures"] == b["signatures"]
     assert a["sound"] and b["sound"]

@@ -118,10 +118,9 @@ class BucketLake:
     ) -> str:
         """As `Lake.set_aside`: by copies in the bucket, of 5 GiB at most each."""
         table = self.table(name)
-        entry = self._moving(name, mark, kind)
-        if entry is None:
-            entry = self._entry(name, mark, why, kind, facts)
-            self._part(entry).replace(_MOVING, b"")
+        fresh = self._entry(name, mark, why, kind, facts)
+        entry = self._moving(fresh) or fresh
+        self._part(entry).replace(_MOVING, b"")
         if not entry.at:
             entry = self._keep(entry, name)
         # While a commit is there, the table is: a repetition goes on.  The keys of one request go
@@ -172,18 +171,31 @@ class BucketLake:
             facts=facts or {},
         )
 
-    def _moving(self, name: str, mark: str, kind: Kind) -> Entry | None:
-        """Return the entry to which a table was being moved when that was broken off."""
+    def _moving(self, fresh: Entry) -> Entry | None:
+        """Return the entry to which this table was being moved when that was broken off.
+
+        Args:
+            fresh: A new entry for it.
+        """
+        wanted = entry_id(fresh.kind, fresh.table, fresh.mark)
         for found in self.store.list(ATTIC):
             identity, _, rest = found.key.removeprefix(f"{ATTIC}/").partition("/")
-            wanted = entry_id(kind, name, mark)
-            if rest == _MOVING and (identity == wanted or identity.startswith(f"{wanted}-")):
-                entry = self._read(identity)
-                if entry is None:  # nothing is copied yet
-                    return replace(self._entry(name, mark, "", kind, None), id=identity)
-                if (entry.table, entry.mark, entry.kind) == (name, mark, kind):
-                    return entry
+            if rest != _MOVING or not f"{identity}-".startswith(f"{wanted}-"):
+                continue
+            # Without a manifest nothing is copied yet.
+            entry = self._read(identity) or replace(fresh, id=identity)
+            said = (entry.kind, entry.table, entry.mark)
+            if said == (fresh.kind, fresh.table, fresh.mark) and self._may_have(entry):
+                return entry
         return None
+
+    def _may_have(self, entry: Entry) -> bool:
+        """Return whether a table is what an entry has, or is getting; not one made after it."""
+        kept = {found.key: found.size_bytes for found in self._part(entry).list(CONTENT)}
+        there = {f"{CONTENT}/{one.key}": one.size_bytes for one in self.table(entry.table).list()}
+        if entry.at:
+            return there.items() <= kept.items()
+        return kept.items() <= there.items()
 
     def _keep(self, entry: Entry, name: str) -> Entry:
         """Copy a table to an entry; what is there already is not copied again."""

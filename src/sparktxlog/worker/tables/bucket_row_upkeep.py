@@ -25,7 +25,7 @@ from sparktxlog.delta.file_paths import files_of, may_be_data, path_of_file
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.delta.log_segments import read_version
-from sparktxlog.errors import CorruptLogError, LockedError
+from sparktxlog.errors import CorruptLogError, InvalidRequestError, LockedError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.stores.object_pins import pinned_paths
 from sparktxlog.files.stores.store import Found, Store
@@ -60,9 +60,18 @@ def maintain_bucket(
 
     Raises:
         NotAppliedError: No worker has applied anything here yet (definite).
-        InvalidRequestError: A table that is named is not of this replica (definite).
+        InvalidRequestError: A table that is named is not of this replica, or `here` is not on this
+            machine, so that nobody knows what copies need (definite).
         StorageError: As `Store`.
     """
+    if not here.is_dir():
+        raise InvalidRequestError(
+            f"{here}, the lake-dir of the node, is not on this machine: it says which objects "
+            "copies of other sites need",
+            hint="Run maintain on the machine of the node, or of its worker.  Nothing was removed.",
+            field="lake-dir",
+            value=str(here),
+        )
     state, reading = applied_state(lake), lake_at(lake)
     assert isinstance(reading, BucketLake)
     now_ms = BucketTables(reading.store).now_ms()
