@@ -21,7 +21,7 @@ from tests.support import store_servers
 from tests.support.command_line import invoke
 from tests.support.faulty_way import Fault, FaultyWay, by_chance, faulty_way
 from tests.support.node_processes import free_ports
-from tests.support.store_servers import StoreServer
+from tests.support.store_servers import AzureServer, StoreServer
 
 from sparktxlog.errors import (
     BucketMissingError,
@@ -56,6 +56,16 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    with store_servers.azurite(tmp_path_factory.mktemp("azurite") / "state") as server:
+        yield server
+
+
+#: Of another provider; where nobody has its emulator, there is no such test.
+AZURE = ["azurite"] if store_servers.AZURITE else []
+
+
 @pytest.fixture
 def prefix() -> str:
     """A place of its own for each test."""
@@ -65,16 +75,16 @@ def prefix() -> str:
 def _store(kind: str, prefix: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if kind == "disk":
         return DiskStore(tmp_path / prefix)
-    server: StoreServer = request.getfixturevalue(kind)
+    server: StoreServer | AzureServer = request.getfixturevalue(kind)
     return server.store(prefix)
 
 
-@pytest.fixture(params=["disk", "seaweedfs", "moto"])
+@pytest.fixture(params=["disk", "seaweedfs", "moto", *AZURE])
 def store(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> Store:
     return _store(request.param, prefix, request, tmp_path)
 
 
-@pytest.fixture(params=["disk", "seaweedfs"])
+@pytest.fixture(params=["disk", "seaweedfs", *AZURE])
 def copying_store(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> Store:
     return _store(request.param, prefix, request, tmp_path)
 
@@ -263,7 +273,7 @@ def test_what_is_removed_is_gone(store: Store) -> None:
     assert store.create("d/0", b"y") is Created.NEW
 
 
-@pytest.fixture(params=["seaweedfs", "moto"])
+@pytest.fixture(params=["seaweedfs", "moto", *AZURE])
 def bucket(request: pytest.FixtureRequest, prefix: str, tmp_path: Path) -> BucketStore:
     found = _store(request.param, prefix, request, tmp_path)
     assert isinstance(found, BucketStore)
@@ -390,8 +400,12 @@ def test_of_several_that_create_at_once_one_is_first(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_is_right_passes_the_proof(seaweedfs: StoreServer, prefix: str) -> None:
-    store = seaweedfs.store(prefix)
+@pytest.mark.parametrize("kind", ["seaweedfs", *AZURE])
+def test_a_store_that_is_right_passes_the_proof(
+    kind: str, prefix: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store = _store(kind, prefix, request, tmp_path)
+    assert isinstance(store, BucketStore)
     store.create("mine", b"x")
     proof = prove(store)
     assert proof.url == store.url and len(proof.checks) == 11

@@ -24,11 +24,14 @@ from tests.support.delta_writer import StagedTable, path_of
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
 from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.errors import ConfigError
 from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.store import Store
 from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.tables.table_checks import FileFault
 from sparktxlog.runtime import store_taking
 from sparktxlog.runtime.commit_tables import commit_placer
+from sparktxlog.runtime.node import build_node
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.table_verification import CommitTableResult, verify_commit_tables
 
@@ -163,6 +166,32 @@ def test_two_sites_write_one_table_in_two_buckets(cluster: Cluster) -> None:
     asyncio.run(main())
 
 
+def test_a_prefix_of_another_site_is_refused_at_the_start(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with cluster.running() as (a, b):
+            before = await asyncio.to_thread(a.files)
+            config = config_of(
+                cluster.directory / "second",
+                "C",
+                free_ports("C"),
+                commit_table_url=cluster.url("A"),
+                store_endpoint=cluster.server.endpoint,
+                store_region="us-east-1",
+                store_allow_http="true",
+                store_credentials_file=str(cluster.server.credentials_file),
+            )
+            second = build_node(config)
+            with pytest.raises(ConfigError, match="commit tables of site 'sparktxlog/A'") as caught:
+                await second.start()
+            assert caught.value.fields["key"] == "commit-table-url" and caught.value.hint
+            await second.stop()
+            assert await asyncio.to_thread(a.files) == before
+            await a.write(1)
+            await b.placed(1)
+
+    asyncio.run(main())
+
+
 def test_a_commit_costs_few_requests(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +268,11 @@ def test_a_lost_object_and_a_damaged_one_come_back_from_the_other_site(cluster: 
             b.store.replace(keys[len(b"rows")], b"swor")
             found = await verified(b)
             assert {one.fault.value for one in found.findings} == {"missing", "changed"}
+            for one in found.findings:
+                # Versions 0 and 2 add files of four bytes.
+                assert one.version in ({1} if one.fault is FileFault.MISSING else {0, 2})
+                assert one.table == "default.t" and b.key(one.file) in keys.values()
+                assert f"version {one.version}" in one.text and one.file in one.text
             await verified(b, repair=True)
             assert await asyncio.to_thread(b.files) == before
             assert (await verified(b)).sound

@@ -1,8 +1,12 @@
-"""Servers of buckets on loopback: SeaweedFS, which is right; moto and rclone, which are not."""
+"""Servers of buckets on loopback: SeaweedFS, which is right; moto and rclone, which are not.
+
+And Azure's emulator, where somebody has it.
+"""
 
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import os
 import subprocess
@@ -13,6 +17,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +191,72 @@ def moto(directory: Path) -> Iterator[StoreServer]:
         yield server
 
 
+#: Path of `azurite-blob` of Azure's emulator, which is on npm only; tests of it run if it is set.
+AZURITE = os.environ.get("SPARKTXLOG_AZURITE", "")
+
+
+@contextmanager
+def azurite(directory: Path) -> Iterator[AzureServer]:
+    """Run Azure's emulator, with the account and the container `lake`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (port,), key = free_ports(1), base64.b64encode(os.urandom(32)).decode()
+    credentials = directory.with_name(f"{directory.name}-credentials")
+    credentials.write_text(f"AZURE_STORAGE_ACCOUNT_KEY={key}\n")
+    options = ("--silent", "--skipApiVersionCheck", "--disableTelemetry", "--location")
+    command = [AZURITE, "--blobHost", "127.0.0.1", "--blobPort", str(port), *options]
+    log = directory.with_name(f"{directory.name}.log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [*command, str(directory)],
+            stdout=output,
+            stderr=output,
+            env=os.environ | {"AZURITE_ACCOUNTS": f"{BUCKET}:{key}"},
+        )
+    try:
+        server = AzureServer(f"http://127.0.0.1:{port}/{BUCKET}", credentials)
+        _await(server, process, log)
+        server.make_container(key)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class AzureServer:
+    """Azure's emulator, running.
+
+    Args:
+        endpoint: Its URL, with the account.
+        credentials_file: What `StoreSettings` takes.
+    """
+
+    endpoint: str
+    credentials_file: Path
+
+    def store(self, prefix: str) -> BucketStore:
+        """Open a prefix of the container."""
+        settings = StoreSettings(
+            endpoint=self.endpoint, allow_http=True, credentials_file=self.credentials_file
+        )
+        return opened(f"abfss://{BUCKET}@{BUCKET}.dfs.core.windows.net/{prefix}", settings)
+
+    def make_container(self, key: str) -> None:
+        """Make the container; the library of buckets cannot."""
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+        said = "".join(f"{name}:{value}\n" for name, value in headers.items())
+        place = f"/{BUCKET}/{BUCKET}/{BUCKET}\nrestype:container"
+        to_sign = f"PUT{chr(10) * 12}{said}{place}".encode()
+        signature = hmac.digest(base64.b64decode(key), to_sign, "sha256")
+        shared = f"SharedKey {BUCKET}:{base64.b64encode(signature).decode()}"
+        url = f"{self.endpoint}/{BUCKET}?restype=container"
+        request = urllib.request.Request(
+            url, method="PUT", headers=headers | {"Authorization": shared}
+        )
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+
+
 @contextmanager
 def rclone(directory: Path) -> Iterator[StoreServer]:
     """Run rclone, which overwrites what should be created."""
@@ -222,7 +293,7 @@ def _served(
         process.wait()
 
 
-def _await(server: StoreServer, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await(server: StoreServer | AzureServer, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until a server answers anything that is no failure of its own."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:

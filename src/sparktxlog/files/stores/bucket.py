@@ -16,7 +16,7 @@ import re
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from itertools import islice
@@ -486,7 +486,7 @@ class BucketStore:
                             said.add(key)
                             attempts = _ATTEMPTS
                             if found["size"] or not self._marks_directory(key):
-                                yield _found(key, found)
+                                yield self._listed(_found(key, found))
                     goes_on(url, _REQUEST_S)
                 self._exists = True
                 return
@@ -494,6 +494,12 @@ class BucketStore:
                 attempts -= 1
                 if not attempts or not is_cut(error):
                     raise failure_of(error, url, "list it") from None
+
+    def _listed(self, found: Found) -> Found:
+        """Return what a list says as a look at the object says it: Azure leaves quotes out."""
+        if isinstance(self._client, AzureStore) and not found.mark.endswith('"'):
+            return replace(found, mark=f'"{found.mark}"')
+        return found
 
     def names(self, directory: str) -> Sequence[str]:
         """As `Store.names`."""
