@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import LockedError, NotOfferedError
 from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
-from sparktxlog.worker.lakes.bucket_lake import BucketLake
+from sparktxlog.worker.lakes.bucket_lake import ATTIC, BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 
@@ -81,6 +83,11 @@ def lock_store_at(place: str, field: str = "lake") -> BucketStore:
 def _store_at(place: str, field: str, settings: StoreSettings) -> BucketStore:
     # A site on disks has no library for buckets, so their class is not imported.
     return cast("BucketStore", store_at(place, settings, field=field))
+
+
+def attic_of(lake: str) -> BucketAttic:
+    """Return the attic of a lake in a bucket, as the environment of this process says."""
+    return BucketAttic(PartOfStore(bucket_at(lake), ATTIC))
 
 
 def lake_at(lake: str | Path) -> Lake:
