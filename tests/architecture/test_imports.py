@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "catchup": set(),
     "health": set(),
     "delta": {"files.durability", "files.foreign_files", "files.stores"},
-    "attic": {"files.durability"},
+    "attic": {"files.durability", "files.stores"},
     "codec": {"delta.commit_contents", "delta.log_state"} | _EPOCHS,
     "storage": {
         "attic", "codec", "delta", "files.arrivals", "files.durability", "files.foreign_files",

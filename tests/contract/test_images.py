@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from sparktxlog.worker.backup.originals import DiskOriginal, StoredOriginal
 from sparktxlog.worker.backup.removal import SiteLog, Unwanted, remove_expired
 from sparktxlog.worker.backup.restoring import choose_image, damaged_files, restore_replica
 from sparktxlog.worker.lakes.lake_places import bucket_at
+from sparktxlog.worker.replica.bucket_replica import BucketReplica
 from sparktxlog.worker.replica.state import read_state
 
 
@@ -524,3 +526,150 @@ def test_a_site_in_buckets_is_found_in_its_configuration(
     assert invoke(monkeypatch, "backup", f"{url}/images", "--name", "rows", *alone) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["new_files"] == 0 and "commit tables are left out" in said.err
+
+
+# -- back into a bucket ----------------------------------------------------------------------------
+
+
+def _lake_in(url: str, to: Path) -> Path:
+    """Bring the objects of a lake here, to be read; return the directory."""
+    for one in bucket_at(url).list():
+        path = to / one.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket_at(url).read(one.key))
+    return to
+
+
+def test_an_image_is_restored_into_a_lake_in_a_bucket(
+    lake: Lake, images: ImageStore, url: str, tmp_path: Path
+) -> None:
+    image = back_up_replica(lake.path, images, name="one").image
+    target, before = f"{url}/restored", read_state(lake.path)
+    told: list[tuple[int, int]] = []
+    state = restore_replica(images, image, target, tell=lambda *said: told.append(said))
+    assert told[-1] == (image.size_bytes, image.size_bytes)
+    assert read_state(target) == state and before is not None
+    assert (state.position, state.tables) == (before.position, before.tables)
+    assert rows(_lake_in(target, tmp_path / "seen")) == rows(lake.path)
+    # A worker takes it up, and nobody restores into it.
+    with closing(BucketReplica(target, tmp_path / "here")) as replica:
+        assert replica.load() == state
+        with pytest.raises(InvalidRequestError, match="not empty"):
+            restore_replica(images, image, target)
+    for force in (False, True):
+        with pytest.raises(InvalidRequestError, match="not empty"):
+            restore_replica(images, image, target, force_clean=force)
+    assert bucket_at(target).find("_sparktxlog/restoring.json") is None
+
+
+def test_a_restore_into_a_bucket_that_broke_off_is_repeated_by_force(
+    lake: Lake, images: ImageStore, url: str, tmp_path: Path
+) -> None:
+    image, target = back_up_replica(lake.path, images, name="one").image, f"{url}/restored"
+    key = _key(images, image, _named(image, ".parquet"))
+    content = images.store.read(key)
+    images.store.replace(key, content[:-1] + b"?")
+    with pytest.raises(CorruptLogError, match=re.escape(images.store.url_of(key))):
+        restore_replica(images, image, target)
+    with (
+        closing(BucketReplica(target, tmp_path / "here")) as replica,
+        pytest.raises(CorruptLogError, match="broken off"),
+    ):
+        replica.load()
+    images.store.replace(key, content)
+    with pytest.raises(InvalidRequestError, match="--force-clean"):
+        restore_replica(images, image, target)
+    bucket_at(target).create("t/half.parquet", b"half")
+    restore_replica(images, image, target, force_clean=True)
+    assert bucket_at(target).find("t/half.parquet") is None
+    assert rows(_lake_in(target, tmp_path / "seen")) == rows(lake.path)
+
+
+def test_a_lake_that_a_worker_has_is_not_restored_into(
+    lake: Lake, images: ImageStore, url: str, tmp_path: Path
+) -> None:
+    image, target = back_up_replica(lake.path, images, name="one").image, f"{url}/restored"
+    with (
+        closing(BucketReplica(target, tmp_path / "here")),
+        pytest.raises(LockedError, match="owned by another worker"),
+    ):
+        restore_replica(images, image, target)
+    assert [one.key for one in bucket_at(target).list()] == ["_sparktxlog/lock"]
+
+
+def test_a_restore_within_a_bucket_sends_no_file_and_loses_no_answer(
+    lake: Lake,
+    url: str,
+    seaweedfs: StoreServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create = BucketStore.create
+
+    def put(store: BucketStore, key: str, content: bytes | Path, **said: Any) -> Created:
+        assert isinstance(content, bytes), f"{key} is sent"
+        return create(store, key, content, **said)
+
+    with faulty_way(seaweedfs.endpoint, by_chance(0.15, 3)) as way:
+        _reach(seaweedfs, monkeypatch, way.url)
+        images = images_at(f"{url}/images")
+        image = back_up_replica(lake.path, images, name="one").image
+        monkeypatch.setattr(BucketStore, "create", put)
+        restore_replica(images, image, f"{url}/restored")
+        assert way.happened[Fault.LOST]
+    _reach(seaweedfs, monkeypatch)
+    assert rows(_lake_in(f"{url}/restored", tmp_path / "seen")) == rows(lake.path)
+
+
+def test_commit_tables_are_restored_into_a_bucket_and_nothing_is_overwritten(
+    lake: Lake, commit_table: StagedTable, images: ImageStore, url: str, tmp_path: Path
+) -> None:
+    uuid, target = commit_table.table_id, f"{url}/tables"
+    tables = commit_tables_below(commit_table.directory.parent)
+    image = back_up_replica(lake.path, images, name="one", commit_tables=tables).image
+    assert restore_commit_tables(images, image, target) == (6, 0)
+    place = bucket_at(target)
+    assert [(one.uuid, one.version) for one in commit_tables_below(target)] == [(uuid, 2)]
+    seen = _lake_in(f"{target}/{uuid}", tmp_path / "seen")
+    assert files_of(seen) == files_of(commit_table.directory)
+    first, last = (f"{uuid}/{image.commit_tables[uuid].files[at].path}" for at in (0, -1))
+    place.remove([first])
+    assert restore_commit_tables(images, image, target) == (1, 5)
+    place.remove([first])
+    place.replace(last, b"else")
+    with pytest.raises(InvalidRequestError, match="another object than the image has"):
+        restore_commit_tables(images, image, target)
+    assert place.read(last) == b"else" and place.find(first) is None
+
+
+def test_a_damaged_image_of_commit_tables_changes_nothing_in_a_bucket(
+    lake: Lake, commit_table: StagedTable, images: ImageStore, url: str
+) -> None:
+    tables = commit_tables_below(commit_table.directory.parent)
+    image = back_up_replica(lake.path, images, name="one", commit_tables=tables).image
+    (file, *_) = image.commit_tables[commit_table.table_id].files
+    images.store.remove([images.file_key("one", commit_table.table_id, file)])
+    with pytest.raises(CorruptLogError, match="is damaged"):
+        restore_commit_tables(images, image, f"{url}/tables")
+    assert list(bucket_at(f"{url}/tables").list()) == []
+
+
+def test_the_command_restores_a_site_into_its_bucket(
+    lake: Lake,
+    place: str,
+    commit_table: StagedTable,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tables = commit_tables_below(commit_table.directory.parent)
+    image = back_up_replica(lake.path, images_at(place), name="one", commit_tables=tables).image
+    given = ("restore", place, "--lake", f"{url}/rows", "--commit-tables", f"{url}/tables")
+    assert invoke(monkeypatch, *given, "--dry-run", "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["free_bytes"], plan["size_bytes"]) == (None, image.size_bytes)
+    assert list(bucket_at(f"{url}/rows").list()) == []
+    assert invoke(monkeypatch, *given, "--no-verify", "--json") == 0
+    done = json.loads(capsys.readouterr().out)
+    assert (done["lake"], done["restored_commit_tables"]) == (f"{url}/rows", 1)
+    assert read_state(f"{url}/rows") is not None

@@ -34,7 +34,7 @@ from sparktxlog.files.durability import (
     write_durably,
 )
 
-_MANIFEST, _CONTENT = "manifest.json", "content"
+MANIFEST, CONTENT = "manifest.json", "content"
 _DRAFT, _GONE = ".draft-", ".gone-"
 
 
@@ -75,22 +75,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def path(self) -> Path:
         """Where its content is: a directory."""
-        return Path(self.directory, _CONTENT)
+        return Path(self.directory, CONTENT)
 
     @property
     def place(self) -> str:
-        """Where its content is: a directory's path, or a URL."""
-        return f"{self.directory}/{_CONTENT}"
-
-    def measured(self) -> tuple[int, int]:
-        """Return how many files it has, and their bytes.
-
-        Raises:
-            StorageError: It cannot be read, or was removed meanwhile.
-        """
-        with storing(self.path):
-            sizes = [one.lstat().st_size for one in self.path.rglob("*") if not one.is_dir()]
-        return len(sizes), sum(sizes)
+        """Where its content is, for messages: a path, or the URL of a bucket."""
+        return f"{self.directory}/{CONTENT}"
 
 
 @dataclass(slots=True)
@@ -135,7 +125,7 @@ class Attic:
     def place(self, kind: Kind, table: str, mark: str) -> Path:
         """Return where the newest content of a kind, table and mark is, or else would be."""
         found = self.newest(kind, table, mark)
-        return found.path if found else self.root / entry_id(kind, table, mark) / _CONTENT
+        return found.path if found else self.root / entry_id(kind, table, mark) / CONTENT
 
     # -- putting -----------------------------------------------------------------------------------
 
@@ -219,17 +209,17 @@ class Attic:
             OSError: It is there, and stays at any age; repeat it.
         """
         done = msgspec.structs.replace(entry, at=time_ns() // 1000, directory="")
-        write_durably(Path(entry.directory) / _MANIFEST, msgspec.json.encode(done))
+        write_durably(Path(entry.directory) / MANIFEST, msgspec.json.encode(done))
 
     def _enter(self, entry: Entry) -> Entry:
         """Make the directory and manifest of an entry, durably."""
         number, wanted = 1, entry.id
-        while os.path.lexists(self.root / entry.id / _CONTENT):
+        while os.path.lexists(self.root / entry.id / CONTENT):
             number += 1
             entry = msgspec.structs.replace(entry, id=f"{wanted}-{number}")
         directory = self.root / entry.id
         directory.mkdir(parents=True, exist_ok=True)
-        write_durably(directory / _MANIFEST, msgspec.json.encode(entry))
+        write_durably(directory / MANIFEST, msgspec.json.encode(entry))
         for parent in (self.root, self.root.parent, self.root.parent.parent):
             sync_directory(parent)
         return msgspec.structs.replace(entry, directory=str(directory))
@@ -254,14 +244,24 @@ class Attic:
         found = [entry for entry in self.entries(kind, table) if entry.mark == mark]
         return found[-1] if found else None
 
+    def measured(self, entry: Entry) -> tuple[int, int]:
+        """Return how many files an entry has, and their bytes.
+
+        Raises:
+            StorageError: It cannot be read, or was removed meanwhile.
+        """
+        with storing(entry.path):
+            sizes = [one.lstat().st_size for one in entry.path.rglob("*") if not one.is_dir()]
+        return len(sizes), sum(sizes)
+
     def contents(self, table: str) -> list[Path]:
         """Return the contents of all entries of a table, without a look at their manifests."""
-        return [found / _CONTENT for found in sorted(self.root.glob(f"[!.]*-{table}*"))]
+        return [found / CONTENT for found in sorted(self.root.glob(f"[!.]*-{table}*"))]
 
     def _all(self) -> Iterator[Entry]:
         with storing(self.root), suppress(FileNotFoundError):
             for directory in sorted(self.root.iterdir()):
-                if directory.name[0] != "." and (directory / _CONTENT).exists():
+                if directory.name[0] != "." and (directory / CONTENT).exists():
                     yield _read(directory)
 
     # -- taking out --------------------------------------------------------------------------------
@@ -275,10 +275,7 @@ class Attic:
             InvalidRequestError: There is something at that path (definite).
             DiskFullError, StorageError: Nothing is there; repeat it.
         """
-        if os.path.lexists(to):
-            raise InvalidRequestError(
-                f"{to} exists already", hint="Name a new directory.", field="path", value=str(to)
-            )
+        refuse_taken(to)
         restoring = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring")
         try:
             with storing(to):
@@ -319,7 +316,7 @@ class Attic:
             if not 0 < entry.at < older_than or stays(entry):
                 done.kept += 1
                 continue
-            files, size_bytes = entry.measured()
+            files, size_bytes = self.measured(entry)
             if not dry_run:
                 self.remove(entry)
             done.removed.append(entry)
@@ -346,6 +343,18 @@ def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:
     )
 
 
+def refuse_taken(path: Path) -> None:
+    """Refuse a path that has something.
+
+    Raises:
+        InvalidRequestError: It has (definite).
+    """
+    if os.path.lexists(path):
+        raise InvalidRequestError(
+            f"{path} exists already", hint="Name a new directory.", field="path", value=str(path)
+        )
+
+
 def entry_id(kind: Kind, table: str, mark: str) -> str:
     """Return the id of the first entry of a kind, table and mark."""
     return "-".join(part for part in (kind.value, table, mark) if part)
@@ -353,7 +362,7 @@ def entry_id(kind: Kind, table: str, mark: str) -> str:
 
 def _read(directory: Path) -> Entry:
     try:
-        found = msgspec.json.decode((directory / _MANIFEST).read_bytes(), type=Entry)
+        found = msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Entry)
         return msgspec.structs.replace(found, id=directory.name, directory=str(directory))
     except (OSError, msgspec.MsgspecError) as error:
         why = f"its manifest cannot be read: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,14 +132,18 @@ class NodeApi(Http):
 
 
 @contextmanager
-def local_spark(command: str) -> Iterator[SparkSession]:
-    """Give a command its own Spark session on this machine; raises as `require_spark`."""
+def local_spark(command: str, stores: Sequence[str] = ()) -> Iterator[SparkSession]:
+    """Give a command its own Spark session on this machine; raises as `require_spark`.
+
+    Args:
+        stores: URLs of buckets that it reaches.
+    """
     require_spark()
     from sparktxlog.api.jobs.progress_lines import start_logging
     from sparktxlog.api.session import build_session
 
     start_logging()
-    spark = build_session("local[*]", app_name=f"sparktxlog-{command}")
+    spark = build_session("local[*]", app_name=f"sparktxlog-{command}", stores=stores)
     try:
         yield spark
     finally:

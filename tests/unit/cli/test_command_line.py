@@ -631,11 +631,13 @@ _TAKE_BUCKETS = (
     "repair t --lake PLACE",
     "verify --lake PLACE",
 )
-#: They ask the bucket at once (`contract/test_images.py`).
+#: They ask the bucket, or the images, at once (`contract/test_images.py`).
 _ASK_BUCKETS = (
     "backup create /images --lake PLACE",
     "backup list PLACE",
     "backup verify PLACE",
+    "restore /images --lake /lake --commit-tables PLACE",
+    "restore /images --lake PLACE",
     "restore PLACE --lake /lake",
 )
 

@@ -20,7 +20,7 @@ from sparktxlog.errors import NotAppliedError
 from sparktxlog.http.tokens import client_token
 from sparktxlog.model.restore_point import keep_hours
 from sparktxlog.worker.backup.removal import Removal, SiteLog, Unwanted, remove_expired
-from sparktxlog.worker.lakes.lake_places import is_in_bucket, refuse_in_bucket
+from sparktxlog.worker.lakes.lake_places import is_in_bucket
 from sparktxlog.worker.replica.state import applied_state, read_state
 from sparktxlog.worker.verify.comparing import (
     SiteComparison,
@@ -81,9 +81,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
                 here = info.lake_root
                 tables = _maintain_row_tables(context, lake, here, wanted_here, may_lack=may_lack)
         if unwanted.anything:
-            lake = a.lake or info.lake_root
-            refuse_in_bucket(lake, "to empty the attic")
-            with one_at_a_time(lake):
+            with one_at_a_time(info.lake_root if is_in_bucket(lake) else lake):
                 # Asked again: after the log was shortened, more images may be older than it.
                 site = SiteLog.of(source.document("/v1/info"))
                 removed += remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)

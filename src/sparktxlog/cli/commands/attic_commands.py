@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
     from sparktxlog.attic.attic import Attic, Entry
+    from sparktxlog.attic.bucket_attic import BucketAttic
 
 attic_app = typer.Typer(
     help="What a site has set aside: dropped tables, and what copies and repairs replaced.",
@@ -22,12 +24,8 @@ attic_app = typer.Typer(
 )
 app.add_typer(attic_app, name="attic")
 Lake = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="PATH",
-        help="Only the attic of this lake; asks no node.",
-        parser=local_place,
-    ),
+    str | None,
+    typer.Option(metavar="PATH", help="Only the attic of this lake, or of its URL; asks no node."),
 ]
 Config = Annotated[
     Path | None,
@@ -56,7 +54,7 @@ def list_entries(
     wanted = None if kind is None else Kind(kind)
     entries = [
         _document(entry)
-        for attic in _attics(lake, config, url)
+        for attic in _attics(lake, config, url).attics
         for entry in attic.entries(wanted, table)
     ]
     entries.sort(key=lambda entry: entry["at"])
@@ -79,8 +77,8 @@ def show_entry(
     as_json: AsJson = False,
 ) -> None:
     """Show what an entry is, why and when it was put there, and how large it is."""
-    _, entry = _found(_attics(lake, config, url), entry_id)
-    files, size_bytes = entry.measured()
+    attic, entry = _found(_attics(lake, config, url), entry_id)
+    files, size_bytes = attic.measured(entry)
     found = _document(entry) | {"files": files, "size_bytes": size_bytes}
     if as_json:
         print_json(found)
@@ -113,7 +111,7 @@ def restore_entry(
     attics = _attics(lake, config, url)
     attic, entry = _found(attics, entry_id)
     target = path.absolute()
-    if _lake_of(attics) in target.parents:
+    if attics.lake in target.parents:
         raise InvalidRequestError(
             f"{target} is in the lake, whose tables the log makes",
             hint="Name a directory outside; `sparktxlog table adopt` brings it into the log.",
@@ -153,12 +151,23 @@ def remove_entries(
         typer.echo(f"Removed: {', '.join(entry.id for _, entry in found)}.")
 
 
-def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ...]:
-    """Return the attics of a site, that of the lake first."""
-    from sparktxlog.attic.attic import Attic, attics_of
+@dataclass(frozen=True, slots=True)
+class _SiteAttics:
+    #: That of the lake first.
+    attics: tuple[Attic | BucketAttic, ...]
+    #: Directory of the lake; None = it is in a bucket.
+    lake: Path | None
 
+
+def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
+    from sparktxlog.attic.attic import Attic, attics_of
+    from sparktxlog.worker.lakes.lake_places import is_in_bucket
+
+    if lake is not None and is_in_bucket(lake):
+        return _SiteAttics((_in_bucket(lake),), None)
+    lake_url = None
     if lake is not None:
-        attics: tuple[Attic, ...] = (Attic.of_lake(lake.absolute()),)
+        attics: tuple[Attic, ...] = (Attic.of_lake(local_place(lake).absolute()),)
     elif config is not None:
         from sparktxlog.config import load_config
 
@@ -166,12 +175,11 @@ def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ..
         places = {"lake_root": checked.lake_dir, "log_root": checked.data_dir / "log"}
         places["commit_table_root"] = checked.commit_table_dir
         attics = attics_of(places | {"backup_dir": checked.backup_dir})
-        _say_what_is_in_a_bucket(checked.lake_url)
+        lake_url = checked.lake_url
     else:
         info = NodeApi(url).get("/v1/info")
-        attics = attics_of(info)
-        _say_what_is_in_a_bucket(info.get("lake_url"))
-    root = _lake_of(attics)
+        attics, lake_url = attics_of(info), info.get("lake_url")
+    root = attics[0].root.parents[1]
     if not root.is_dir():
         raise InvalidRequestError(
             f"{root} is not on this machine, so its attic cannot be read",
@@ -179,24 +187,17 @@ def _attics(lake: Path | None, config: Path | None, url: str) -> tuple[Attic, ..
             field="lake",
             value=str(root),
         )
-    return attics
+    return _SiteAttics((*([_in_bucket(lake_url)] if lake_url else []), *attics), root)
 
 
-def _say_what_is_in_a_bucket(lake_url: str | None) -> None:
-    if lake_url:
-        typer.echo(
-            f"Row tables lie in {lake_url}: what was dropped of them is below "
-            f"{lake_url}/_sparktxlog/attic/, and not shown here.",
-            err=True,
-        )
+def _in_bucket(lake_url: str) -> BucketAttic:
+    from sparktxlog.worker.lakes.lake_places import attic_of
+
+    return attic_of(lake_url)
 
 
-def _lake_of(attics: tuple[Attic, ...]) -> Path:
-    return attics[0].root.parents[1]
-
-
-def _found(attics: tuple[Attic, ...], entry_id: str) -> tuple[Attic, Entry]:
-    for attic in attics:
+def _found(site: _SiteAttics, entry_id: str) -> tuple[Attic | BucketAttic, Entry]:
+    for attic in site.attics:
         for entry in attic.entries():
             if entry.id == entry_id:
                 return attic, entry
@@ -210,4 +211,4 @@ def _found(attics: tuple[Attic, ...], entry_id: str) -> tuple[Attic, Entry]:
 
 def _document(entry: Entry) -> dict[str, Any]:
     shown = ("id", "kind", "table", "why", "source", "at", "facts")
-    return {name: getattr(entry, name) for name in shown} | {"path": str(entry.path)}
+    return {name: getattr(entry, name) for name in shown} | {"path": entry.place}

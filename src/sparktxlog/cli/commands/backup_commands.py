@@ -204,11 +204,9 @@ def verify_image(
 def restore(
     directory: Directory,
     lake: Annotated[
-        Path,
+        str,
         typer.Option(
-            metavar="PATH",
-            help="New root of the replica's tables; it must be empty.",
-            parser=local_place,
+            metavar="PATH", help="New root of the replica's tables, or its URL; it must be empty."
         ),
     ],
     name: ImageName = None,
@@ -231,12 +229,12 @@ def restore(
         typer.Option("--verify/--no-verify", help="Recount the signatures afterwards, with Spark."),
     ] = True,
     commit_tables: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--commit-tables",
             metavar="DIR",
-            help="Also restore commit tables, into commit-table-dir of the node.",
-            parser=local_place,
+            help="Also restore commit tables, into commit-table-dir, or commit-table-url, of the "
+            "node.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -250,7 +248,8 @@ def restore(
     from sparktxlog.worker.backup.image_places import images_at
     from sparktxlog.worker.backup.restoring import choose_image
 
-    store = images_at(directory)
+    store, place = images_at(directory), _place(lake)
+    tables = None if commit_tables is None else _place(commit_tables)
     if at is not None and at_most is not None:
         raise typer.BadParameter("--at and --at-most exclude each other")
     image = (
@@ -259,11 +258,11 @@ def restore(
         else choose_image(store, name, at_most)
     )
     if dry_run:
-        print_plan(as_json, *_restore_plan(image, lake, commit_tables, force_clean))
+        print_plan(as_json, *_restore_plan(image, place, tables, force_clean))
         return
     if verify:
         require_spark("Or add --no-verify, and count the rows later with sparktxlog verify.")
-    result, wrong = _write_image(store, image, lake, commit_tables, force_clean, verify)
+    result, wrong = _write_image(store, image, place, tables, force_clean, verify)
     if as_json:
         print_json(result)
     else:
@@ -274,8 +273,8 @@ def restore(
 def _write_image(
     store: ImageStore,
     image: Image,
-    lake: Path,
-    commit_tables: Path | None,
+    lake: str | Path,
+    commit_tables: str | Path | None,
     force_clean: bool,
     verify: bool,
 ) -> tuple[dict[str, Any], Wrong]:
@@ -345,22 +344,27 @@ def _image_for_point(store: ImageStore, name: str | None, at: str, api: NodeApi)
 
 
 def _restore_plan(
-    image: Image, lake: Path, commit_tables: Path | None, force_clean: bool
+    image: Image, lake: str | Path, commit_tables: str | Path | None, force_clean: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what `restore` would do, as a document and in sentences."""
     from sparktxlog.worker.backup.restoring import check_room
 
     check_room(lake, force_clean=force_clean)
-    there = next(path for path in (lake, *lake.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(there).free
-    lines = [
-        f"Image {image.name}, position {image.position:,}, would be written to {lake}.",
-        f"{image.files:,} files of {image.size_bytes:,} bytes; {free:,} bytes are free there.",
-        f"Tables: {', '.join(sorted(image.tables)) or 'none'}.",
-    ]
-    if free < image.size_bytes:
-        lines.append("It would not fit: make room first.")
-    if force_clean and lake.exists():
+    lines, free = (
+        [
+            f"Image {image.name}, position {image.position:,}, would be written to {lake}.",
+            f"{image.files:,} files of {image.size_bytes:,} bytes.",
+            f"Tables: {', '.join(sorted(image.tables)) or 'none'}.",
+        ],
+        None,
+    )
+    if isinstance(lake, Path):
+        there = next(path for path in (lake, *lake.absolute().parents) if path.is_dir())
+        free = shutil.disk_usage(there).free
+        lines.append(f"{free:,} bytes are free there.")
+        if free < image.size_bytes:
+            lines.append("It would not fit: make room first.")
+    if force_clean and not (isinstance(lake, Path) and not lake.exists()):
         lines.append(f"What an interrupted restore left in {lake} would be removed first.")
     if image.commit_tables:
         where = f"would go to {commit_tables}" if commit_tables else "would be left out"
@@ -368,7 +372,7 @@ def _restore_plan(
     return _summary(image) | {"lake": str(lake), "free_bytes": free}, lines
 
 
-def _restore_commit_tables(store: ImageStore, image: Image, root: Path | None) -> int:
+def _restore_commit_tables(store: ImageStore, image: Image, root: str | Path | None) -> int:
     """Restore the commit tables of an image if a directory is named; return how many."""
     from sparktxlog.worker.backup.commit_table_images import restore_commit_tables
 
@@ -376,11 +380,11 @@ def _restore_commit_tables(store: ImageStore, image: Image, root: Path | None) -
         if image.commit_tables:
             typer.echo(
                 f"The {len(image.commit_tables):,} commit tables of the image are not restored.  "
-                "Name the node's commit-table-dir with --commit-tables.",
+                "Name the node's commit-table-dir, or commit-table-url, with --commit-tables.",
                 err=True,
             )
         return 0
-    written, found = restore_commit_tables(store, image, root.absolute())
+    written, found = restore_commit_tables(store, image, root)
     tables = len(image.commit_tables)
     typer.echo(
         f"{tables:,} commit tables are in {root}: {written:,} files written, {found:,} were there.",
@@ -494,8 +498,8 @@ def rehearse_image(
     return _summary(image), run
 
 
-def _recount(lake: Path, tables: Mapping[str, ReplicaTable] | None = None) -> Wrong:
-    with local_spark("restore") as spark:
+def _recount(lake: str | Path, tables: Mapping[str, ReplicaTable] | None = None) -> Wrong:
+    with local_spark("restore", [lake] if isinstance(lake, str) else []) as spark:
         from sparktxlog.worker.verify.verify import recount_tables
 
         return recount_tables(spark, lake, tables)

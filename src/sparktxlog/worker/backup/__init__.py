@@ -8,5 +8,6 @@ image_places   which of both a path or a URL names
 originals      files of the site, in a directory or a bucket
 imaging        makes an image of a replica's newest complete batch
 restoring      a replica from an image
+bucket_restoring  the same into a bucket
 removal        removes images and entries of attics on request
 """

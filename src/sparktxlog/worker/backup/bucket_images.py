@@ -11,6 +11,7 @@ what was sent.  Only a removal could, of what a backup relies on, so both hold t
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator
@@ -22,6 +23,7 @@ from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created
+from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.storage.lock import LOCK_NAME
 from sparktxlog.worker.backup.image import Image, ImageFile, manifest_of
 from sparktxlog.worker.backup.image_store import (
@@ -30,7 +32,12 @@ from sparktxlog.worker.backup.image_store import (
     ToKeep,
     check_image_name,
 )
-from sparktxlog.worker.backup.originals import VersionGoneError
+from sparktxlog.worker.backup.originals import (
+    Original,
+    StoredOriginal,
+    VersionGoneError,
+    digests_of,
+)
 from sparktxlog.worker.lakes.lake_lease import LakeLease
 from sparktxlog.worker.lakes.lake_places import bucket_at, lock_store_at
 
@@ -54,6 +61,9 @@ class BucketImages(ImageStore):
     def __init__(self, url: str) -> None:
         self.store: BucketStore = bucket_at(url, "directory of images")
         self._lock_store = lock_store_at(url, "directory of images")
+        place = bucket_url(url, "directory of images")
+        assert place is not None, "the caller looked"
+        self._bucket = bucket_at(whole_bucket(place))
 
     def made(self) -> dict[str, float]:
         """As `ImageStore.made`."""
@@ -73,6 +83,12 @@ class BucketImages(ImageStore):
     def sizes(self, image: Image) -> dict[str, int]:
         """As `ImageStore.sizes`."""
         return {found.key: found.size_bytes for found in self.store.list(_CONTENTS)}
+
+    def original(self, key: str) -> Original:
+        """As `ImageStore.original`."""
+        if (found := self.store.find(key)) is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no such object", key)
+        return StoredOriginal(self._bucket, self.store, found)
 
     @contextmanager
     def writing(self) -> Iterator[_Writer]:
@@ -115,7 +131,7 @@ class _Writer:
         if wanted.before is not None and self._has(wanted.before.file):
             return wanted.before.file, False
         original = wanted.original
-        file = wanted.as_kept(_digests(wanted))
+        file = wanted.as_kept(digests_of(original, wanted.chunk_bytes))
         if self._has(file):
             return file, False
         key = _content_key(file)
@@ -168,15 +184,3 @@ class _Writer:
 def _content_key(file: ImageFile) -> str:
     digest = hashlib.sha256(file.digests.encode()).hexdigest()
     return f"{digest}-{file.size_bytes}"
-
-
-def _digests(wanted: ToKeep) -> str:
-    """Read a file; return the digests of its chunks."""
-    original, size, found = wanted.original, 0, list[str]()
-    buffer = memoryview(bytearray(max(1, min(original.size_bytes, wanted.chunk_bytes))))
-    for chunk in original.chunks(buffer):
-        found.append(hashlib.sha256(chunk).hexdigest())
-        size += len(chunk)
-    if size != original.size_bytes or original.is_other():
-        raise VersionGoneError(f"{original.url} changed while it was read")
-    return "".join(found)

@@ -145,7 +145,7 @@ def _unfit(table: KeptCommitTable, problem: str) -> StorageError:
     )
 
 
-def restore_commit_tables(store: ImageStore, image: Image, root: Path) -> tuple[int, int]:
+def restore_commit_tables(store: ImageStore, image: Image, root: str | Path) -> tuple[int, int]:
     """Write the commit tables of an image below a directory; the node there takes them up.
 
     All files are staged and compared first.  Then each is linked to its place, those before the
@@ -155,7 +155,7 @@ def restore_commit_tables(store: ImageStore, image: Image, root: Path) -> tuple[
         Files that were written, and files that were there already.
 
     Args:
-        root: `commit-table-dir` of the node.
+        root: `commit-table-dir` of the node, or its `commit-table-url`.
 
     Raises:
         InvalidNameError, InvalidRequestError: The image names a file outside of its tables, or
@@ -164,7 +164,11 @@ def restore_commit_tables(store: ImageStore, image: Image, root: Path) -> tuple[
         CorruptLogError: A file of the image is missing or damaged; nothing was changed.
         StorageError: A file could not be written.
     """
-    tasks = list[FileTask]()
+    if is_in_bucket(root):
+        from sparktxlog.worker.backup.bucket_restoring import restore_below
+
+        return restore_below(store, image, str(root))
+    root, tasks = Path(root), list[FileTask]()
     for uuid, table in sorted(image.commit_tables.items()):
         if not UUID_NAME.fullmatch(uuid):
             raise InvalidRequestError(

@@ -42,7 +42,7 @@ from sparktxlog.worker.backup.image_store import (
     ToKeep,
     check_image_name,
 )
-from sparktxlog.worker.backup.originals import Original, VersionGoneError
+from sparktxlog.worker.backup.originals import DiskOriginal, Original, VersionGoneError
 
 #: No table can have this name.
 _MANIFEST = "_image.json"
@@ -84,6 +84,10 @@ class DiskImages(ImageStore):
     def sizes(self, image: Image) -> dict[str, int]:
         """As `ImageStore.sizes`."""
         return {found.key: found.size_bytes for found in self.store.list(image.name)}
+
+    def original(self, key: str) -> Original:
+        """As `ImageStore.original`."""
+        return DiskOriginal.found(self.root / key)
 
     def check_free(self, name: str) -> None:
         """As `ImageStore.check_free`; anything else of that name counts, too."""

@@ -28,7 +28,7 @@ from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.storage.lock import LOCK_NAME
 from sparktxlog.worker.backup.image import Image, ImageFile, image_of
-from sparktxlog.worker.backup.originals import Original
+from sparktxlog.worker.backup.originals import Original, VersionGoneError, digests_of
 
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: The first means the default name.
@@ -169,6 +169,14 @@ class ImageStore(ABC):
     def sizes(self, image: Image) -> dict[str, int]:
         """Return the bytes of each key that the image may have."""
 
+    @abstractmethod
+    def original(self, key: str) -> Original:
+        """Return the file under a key.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+
     def names(self) -> list[str]:
         """Return the names of all images, ascending."""
         return sorted(self.made())
@@ -231,6 +239,31 @@ class ImageStore(ABC):
         )
 
     # -- files -------------------------------------------------------------------------------------
+
+    def checked(self, image: Image, table: str, file: ImageFile) -> Original:
+        """Return a file of an image, whose bytes were compared with their digests.
+
+        Raises:
+            CorruptLogError: It is missing or damaged.
+        """
+        try:
+            original = self.original(self.file_key(image.name, table, file))
+            is_whole = original.size_bytes == file.size_bytes
+            if is_whole and digests_of(original, image.chunk_bytes) == file.digests:
+                return original
+        except (FileNotFoundError, VersionGoneError):
+            pass
+        raise self.damaged(image, table, file)
+
+    def damaged(self, image: Image, table: str, file: ImageFile) -> CorruptLogError:
+        """Return the error that a file of an image is missing, or not what was stored."""
+        url = self.store.url_of(self.file_key(image.name, table, file))
+        return CorruptLogError(
+            f"{url} is damaged: it is missing, or has other bytes than when stored",
+            hint="Use another image.  If the site still has the file, remove the damaged one: the "
+            "next image gets the site's.",
+            path=url,
+        )
 
     def donor(self, image: Image) -> StoredFiles:
         """Return an image as what its files are fetched from."""

@@ -7,6 +7,7 @@ by its size and time, or by its mark in the bucket.
 from __future__ import annotations
 
 import errno
+import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -163,6 +164,8 @@ class StoredOriginal:
 
     def give(self, target: Store, key: str) -> Created:
         """As `Original.give`."""
+        if isinstance(target, PartOfStore):
+            target.may_write()  # a copy within the bucket does not go by it
         source, place = bucket_url(self.url, "source"), bucket_url(target.url_of(key), "target")
         assert source is not None, "it lies in a bucket"
         is_near = place is not None and whole_bucket(source) == whole_bucket(place)
@@ -188,6 +191,22 @@ class StoredOriginal:
 
     def _gone(self) -> FileNotFoundError:
         return FileNotFoundError(errno.ENOENT, "there is no such object", self.url)
+
+
+def digests_of(original: Original, chunk_bytes: int) -> str:
+    """Read a file; return the digests of its chunks, hexadecimal, one after the other.
+
+    Raises:
+        VersionGoneError: It changed while it was read.
+    """
+    size, found = 0, list[str]()
+    buffer = memoryview(bytearray(max(1, min(original.size_bytes, chunk_bytes))))
+    for chunk in original.chunks(buffer):
+        found.append(hashlib.sha256(chunk).hexdigest())
+        size += len(chunk)
+    if size != original.size_bytes or original.is_other():
+        raise VersionGoneError(f"{original.url} changed while it was read")
+    return "".join(found)
 
 
 class TableFiles(Protocol):

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError, TxLogError
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_places import images_at
+from sparktxlog.worker.lakes.lake_places import attic_of, is_in_bucket
 from sparktxlog.worker.replica.state import read_state
 
 #: Newest images of a site that are always kept.
@@ -132,14 +134,16 @@ def remove_expired(
         InvalidRequestError: An age or number is impossible, or the directory of images has none
             (definite: nothing was removed).
     """
-    lake = Path(lake).absolute()
+    in_bucket = is_in_bucket(lake)
+    lake = str(lake) if in_bucket else Path(lake).absolute()
     unwanted.check()
     done = []
     if unwanted.images is not None:
         done.append(_attempt("images", lambda: _remove_images(lake, unwanted, site)))
     if unwanted.attic_days is not None:
         before_us = now_us - unwanted.attic_days * _DAY_US
-        attics = (Attic.of_lake(lake), *site.attics)
+        own = attic_of(str(lake)) if in_bucket else Attic.of_lake(Path(lake))
+        attics = (own, *site.attics)
         done.append(_attempt("attic", lambda: _empty(attics, lake, before_us, unwanted.dry_run)))
     return done
 
@@ -156,7 +160,7 @@ def _attempt(kind: str, work: Callable[[], Removal]) -> Removal:
 # --- images -----------------------------------------------------------------------------------
 
 
-def _remove_images(lake: Path, unwanted: Unwanted, site: SiteLog) -> Removal:
+def _remove_images(lake: str | Path, unwanted: Unwanted, site: SiteLog) -> Removal:
     assert unwanted.images is not None
     store = images_at(unwanted.images)
     state = read_state(lake)
@@ -193,7 +197,9 @@ def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]
 # --- attics -----------------------------------------------------------------------------------
 
 
-def _empty(attics: Iterable[Attic], lake: Path, before_us: int, dry_run: bool) -> Removal:
+def _empty(
+    attics: Iterable[Attic | BucketAttic], lake: str | Path, before_us: int, dry_run: bool
+) -> Removal:
     state, done = read_state(lake), Removal(kind="attic", removed=[])
     running = None if state is None or state.copying is None else state.copying.copy_id
 

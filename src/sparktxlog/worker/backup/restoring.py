@@ -32,6 +32,7 @@ from sparktxlog.model.ids import check_relative_path, check_table_name
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_store import ImageStore
+from sparktxlog.worker.lakes.lake_places import is_in_bucket
 from sparktxlog.worker.replica.state import (
     RESTORING,
     STATE_DIRECTORY,
@@ -94,6 +95,12 @@ def restore_replica(
         CorruptLogError: A file of the image is missing or damaged; the marker stays.
         DiskFullError, StorageError: A file could not be written; the marker stays.
     """
+    if is_in_bucket(lake):
+        from sparktxlog.worker.backup.bucket_restoring import restore_lake
+
+        state = _state_of(image)
+        restore_lake(store, image, str(lake), state, force_clean=force_clean, tell=tell)
+        return state
     lake, tasks = Path(lake).absolute(), _tasks(image)
     try:
         check_room(lake, force_clean=force_clean)
@@ -150,7 +157,7 @@ def damaged_files(
     return damaged
 
 
-def check_room(lake: Path, *, force_clean: bool) -> None:
+def check_room(lake: str | Path, *, force_clean: bool) -> None:
     """Refuse a lake that is not empty.
 
     Args:
@@ -160,6 +167,12 @@ def check_room(lake: Path, *, force_clean: bool) -> None:
     Raises:
         InvalidRequestError: It has a table, or what another restore left (definite).
     """
+    if is_in_bucket(lake):
+        from sparktxlog.worker.backup.bucket_restoring import check_room_in_bucket
+
+        check_room_in_bucket(str(lake), force_clean=force_clean)
+        return
+    lake = Path(lake)
     own = lake / STATE_DIRECTORY
     if (own / RESTORING).exists():
         if force_clean:

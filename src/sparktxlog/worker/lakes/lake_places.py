@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import LockedError, NotOfferedError
 from sparktxlog.files.stores.opening import store_at
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.model.ids import local_path
-from sparktxlog.worker.lakes.bucket_lake import BucketLake
+from sparktxlog.worker.lakes.bucket_lake import ATTIC, BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.payload_files import PayloadFiles, StagedInBucket, StagedOnDisk
@@ -96,6 +98,11 @@ def payloads_at(payloads: str) -> PayloadFiles:
     settings = StoreSettings.of_environment(_PATIENCE_S)
     bucket = store_at(whole_bucket(place), settings, field="payloads")
     return StagedInBucket(_store_at(payloads, "payloads", settings), bucket, place.prefix)
+
+
+def attic_of(lake: str) -> BucketAttic:
+    """Return the attic of a lake in a bucket, as the environment of this process says."""
+    return BucketAttic(PartOfStore(bucket_at(lake), ATTIC))
 
 
 def lake_at(lake: str | Path) -> Lake:

@@ -33,10 +33,12 @@ from sparktxlog.worker.lakes.lake_lease import LakeLease
 from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket, lock_store_at
 from sparktxlog.worker.replica.source import NodeInfo
 from sparktxlog.worker.replica.state import (
+    RESTORING,
     STATE_DIRECTORY,
     ReplicaDirectory,
     ReplicaHome,
     ReplicaState,
+    broken_off,
     decoded_state,
     lock_of_worker,
     new_worker,
@@ -45,6 +47,8 @@ from sparktxlog.worker.replica.state import (
 STATE, LOCK = f"{OWN}/state.json", f"{OWN}/lock"
 #: Where a worker has its locks, if not below the node's lake-dir.
 WORK_DIR_VARIABLE = "SPARKTXLOG_WORK_DIR"
+#: There while an image is restored.
+MARKER = f"{OWN}/{RESTORING}"
 #: A worker waits for the proof of a bucket that is new to it.
 _PROOF: dict[str, Any] = {"racers": 4, "races": 1}
 
@@ -94,9 +98,11 @@ class BucketReplica:
         longer replace it.
 
         Raises:
-            CorruptLogError: It cannot be read (definite).
+            CorruptLogError: It cannot be read, or a restore here was not finished (definite).
             LockedError: Another worker has the lake by now (definite).
         """
+        if self._store.find(MARKER) is not None:
+            raise broken_off(self._store.url, self._store.url_of(MARKER))
         found = self._read()
         state = ReplicaState(worker_id=new_worker()) if found is None else decoded_state(*found)
         self.save(state)

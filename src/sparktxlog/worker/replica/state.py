@@ -285,11 +285,7 @@ class ReplicaDirectory:
             CorruptLogError: It cannot be read, or a restore here was not finished (definite).
         """
         if (self.own / RESTORING).exists():
-            raise CorruptLogError(
-                f"a restore was broken off in {self.lake}: its tables are not whole",
-                hint="Repeat it: sparktxlog restore … --force-clean",
-                path=str(self.own / RESTORING),
-            )
+            raise broken_off(str(self.lake), str(self.own / RESTORING))
         found = read_state(self.lake)
         if found is not None:
             return found
@@ -320,6 +316,15 @@ class ReplicaDirectory:
         while self._releases:
             self._releases.pop()()
         self._lock.release()
+
+
+def broken_off(lake: str, marker: str) -> CorruptLogError:
+    """Return the error that a restore into a lake was not finished, as its marker says."""
+    return CorruptLogError(
+        f"a restore was broken off in {lake}: its tables are not whole",
+        hint="Repeat it: sparktxlog restore … --force-clean",
+        path=marker,
+    )
 
 
 def new_worker() -> str:

@@ -1,0 +1,145 @@
+"""What is set aside in a lake in a bucket is listed, shown, taken back and removed."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from tests.support import store_servers
+from tests.support.command_line import invoke
+from tests.support.store_servers import BUCKET, StoreServer
+
+from sparktxlog.api.jobs.job import JobContext
+from sparktxlog.api.jobs.upkeep import maintain
+from sparktxlog.attic.attic import Entry, Kind
+from sparktxlog.errors import InvalidRequestError
+from sparktxlog.worker.backup.removal import SiteLog, Unwanted, remove_expired
+from sparktxlog.worker.lakes.bucket_lake import BucketLake
+from sparktxlog.worker.lakes.lake_places import attic_of, bucket_at
+
+DAY_US = 86_400_000_000
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
+        yield server
+
+
+@pytest.fixture
+def lake(seaweedfs: StoreServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A lake with a table, and a dropped one that a worker set aside."""
+    for name, value in seaweedfs.environment().items():
+        monkeypatch.setenv(name, value)
+    store = bucket_at(f"s3://{BUCKET}/attics/{os.urandom(8).hex()}")
+    for key in ("t/_delta_log/0.json", "t/p=a%20b/1.parquet", "kept/_delta_log/0.json"):
+        store.create(key, key.encode())
+    BucketLake(store, lambda: None).set_aside("t", "17", "the log dropped it")
+    return store.url
+
+
+def test_a_dropped_table_is_listed_shown_taken_back_and_removed(
+    lake: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def said(*arguments: object, code: int = 0) -> dict[str, object]:
+        assert invoke(monkeypatch, "attic", *map(str, arguments), "--lake", lake, "--json") == code
+        answer: dict[str, object] = json.loads(capsys.readouterr().out)
+        return answer
+
+    (entry,) = said("list", "--kind", "dropped", "--table", "t")
+    place = f"{lake}/_sparktxlog/attic/dropped-t-17/content"
+    assert (entry["id"], entry["path"]) == ("dropped-t-17", place)  # type: ignore[index]
+    assert said("list", "--kind", "rows") == []
+    shown = said("show", "dropped-t-17")
+    assert (shown["files"], shown["size_bytes"], shown["source"]) == (2, 38, f"{lake}/t")
+    back = tmp_path / "back"
+    assert said("restore", "dropped-t-17", back)["restored"] == str(back)
+    found = {str(path.relative_to(back)) for path in back.rglob("*") if path.is_file()}
+    assert found == {"_delta_log/0.json", "p=a%20b/1.parquet"}
+    assert (back / "_delta_log" / "0.json").read_bytes() == b"t/_delta_log/0.json"
+    assert said("restore", "dropped-t-17", back, code=2)["title"] == "invalid-request"
+    assert said("remove", "dropped-t-17", "--dry-run")["dry_run"]
+    assert len(said("list")) == 1
+    said("remove", "dropped-t-17")
+    assert [one.key for one in bucket_at(lake).list()] == ["kept/_delta_log/0.json"]
+    assert said("show", "dropped-t-17", code=1)["title"] == "not-found"
+
+
+def test_the_attic_is_emptied_by_age_and_what_a_kill_left_goes(lake: str) -> None:
+    store, attic = bucket_at(lake), attic_of(lake)
+    (entry,) = attic.entries()
+    site = SiteLog(node_id="A", log_id="l", kept_after=0)
+    place = "_sparktxlog/attic"
+    # A removal that was broken off, a table that is being moved, and one that nobody can read.
+    store.create(f"{place}/dropped-x-1/content/a", b"a")
+    moving = Entry(id="dropped-y-2", kind=Kind.DROPPED, why="", table="y", at=1)
+    store.create(f"{place}/dropped-y-2/manifest.json", msgspec.json.encode(moving))
+    store.create(f"{place}/dropped-y-2/moving", b"")
+    store.create(f"{place}/strange/manifest.json", b"?")
+    assert [one.id for one in attic.entries()] == ["dropped-y-2", "strange", "dropped-t-17"]
+    assert attic.entries()[1].kind is Kind.UNKNOWN
+    young, old = entry.at + DAY_US - 1, entry.at + 2 * DAY_US
+    (done,) = remove_expired(lake, Unwanted(attic_days=1), site, now_us=young)
+    assert (done.removed, done.kept, done.failed) == ([], 3, "")
+    (dry,) = remove_expired(lake, Unwanted(attic_days=1, dry_run=True), site, now_us=old)
+    assert len(attic.entries()) == 3
+    (done,) = remove_expired(lake, Unwanted(attic_days=1), site, now_us=old)
+    assert done.removed == dry.removed == ["dropped-t-17"]
+    assert (done.kept, done.files, done.size_bytes) == (2, 2, 38)
+    left = {one.key.removeprefix(f"{place}/") for one in store.list(place)}
+    assert left == {"dropped-y-2/manifest.json", "dropped-y-2/moving", "strange/manifest.json"}
+    for act in (attic.remove, lambda one: attic.restore(one, Path("/nowhere/back"))):
+        with pytest.raises(InvalidRequestError, match="a worker is moving"):
+            act(attic.entries()[0])
+
+
+def test_maintain_empties_the_attic_of_a_lake_in_a_bucket(
+    lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (entry,) = attic_of(lake).entries()
+    old = msgspec.json.encode(msgspec.structs.replace(entry, at=1, directory=""))
+    bucket_at(lake).replace("_sparktxlog/attic/dropped-t-17/manifest.json", old)
+    info: dict[str, Any] = {"node_id": "A", "log_id": "l", "kept_after": 0}
+    info |= {name: str(tmp_path / name) for name in ("lake_root", "log_root", "commit_table_root")}
+    source = Mock()
+    source.info.return_value = Mock(lake=lake, lake_root=info["lake_root"])
+    source.document.return_value, source.maintain_log.return_value = info, {}
+    monkeypatch.setattr(JobContext, "open_source", lambda context: source)
+    wanted = {"images": None, "keep_images": 3, "empty_attic_older_than": 1, "dry_run": False}
+    arguments = Namespace(lake=None, no_optimize=True, no_vacuum=True, **wanted)
+    code, found = maintain(JobContext(arguments=arguments, tell=lambda line: None))
+    assert code == 0 and found["removed"][0]["removed"] == ["dropped-t-17"]
+    assert attic_of(lake).entries() == []
+
+
+def test_an_entry_that_loses_its_manifest_while_it_is_removed_is_not_listed(
+    lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attic = attic_of(lake)
+    (entry,) = attic.entries()
+    removed = list[list[str]]()
+
+    class Killed(Exception):
+        pass
+
+    def remove(store: object, keys: list[str]) -> None:
+        removed.append(list(keys))
+        if len(removed) == 2:
+            raise Killed
+        bucket_at(lake).remove(f"_sparktxlog/attic/{key}" for key in keys)
+
+    monkeypatch.setattr("sparktxlog.files.stores.part.PartOfStore.remove", remove)
+    with pytest.raises(Killed):
+        attic.remove(entry)
+    assert attic.entries() == []
+    monkeypatch.undo()
