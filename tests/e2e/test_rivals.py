@@ -27,7 +27,9 @@ def test_no_row_is_lost_or_doubled_and_histories_are_equal(tmp_path: Path) -> No
 @pytest.mark.timeout(300)
 def test_rows_in_a_bucket_that_fails_are_there_once(tmp_path: Path) -> None:
     """Throttled and late requests, lost and cut answers, old lists, and nodes that are killed."""
-    found = run(tmp_path, commits=120, tables=2, writers=1, seed=5, store="s3", faulty=0.03)
+    found = run(
+        tmp_path, commits=120, tables=2, writers=1, seed=5, pause=3, store="s3", faulty=0.03
+    )
     assert found.violations == []
     assert len(found.told.committed) >= 120
     assert {site for site, _ in found.told.committed.values()} == {"A", "B", "C"}
