@@ -367,7 +367,7 @@ def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
             await refused_before_the_order(b)
             own.write_text(right)
             catalogs = [one.caller.node.catalog for one in (a, b)]
-            await until(lambda: all(one._is_taken for one in catalogs))
+            await until(lambda: all(one.taking.is_taken for one in catalogs))
             await a.write(2)
             await b.placed(2)
             await until(lambda: not node.catalog.placer.failures())

@@ -29,7 +29,8 @@ class StoreTaking:
         self, base: Foundation, name: str, place: str, take: Callable[[str], None]
     ) -> None:
         self._base, self._name, self._place, self._take = base, name, place, take
-        self._is_taken = False
+        #: Whether it is taken since the start.
+        self.is_taken = False
 
     async def start(self) -> None:
         """Take the store; if it does not answer, `watch` goes on.
@@ -52,7 +53,7 @@ class StoreTaking:
         Raises:
             ConfigError: It cannot be used, and nothing was changed there (definite).
         """
-        while not self._is_taken:
+        while not self.is_taken:
             await asyncio.sleep(RETRY_S)
             try:
                 await self._attempt()
@@ -63,5 +64,5 @@ class StoreTaking:
     async def _attempt(self) -> None:
         owner = owner_in_buckets(self._base.config)
         await self._base.run_on_files(self._place, self._take, owner)
-        self._is_taken = True
+        self.is_taken = True
         self._base.supervisor.clear(self._name)

@@ -38,10 +38,10 @@ PLACING: Mapping[str, Patch] = {
     ),
     "leaves-versions-out": Patch(
         path=_PLACER,
-        old="        return _after(before, content), unsynced | places.publish(",
-        new="        if version % 5 == 3:\n"
-        "            return _after(before, content), unsynced\n"
-        "        return _after(before, content), unsynced | places.publish(",
+        old="            return _after(before, content), unsynced | places.publish(",
+        new="            if version % 5 == 3:\n"
+        "                return _after(before, content), unsynced\n"
+        "            return _after(before, content), unsynced | places.publish(",
     ),
     "tells-losers-before-the-winner-is-here": Patch(
         path=_CATALOG,
