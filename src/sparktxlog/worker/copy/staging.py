@@ -119,7 +119,9 @@ class CopyStager:
                 if standing is not None:
                     self.standing[name] = standing
                     continue
-                whole = self._options.history or self._is_another(offered)
+                # A part of a table has a log that can be read, and is none of the replica.
+                begun = self._lake.is_begun(name, self._pending.copy_id)
+                whole = self._options.history or self._is_another(offered) or begun
                 olds[name] = None if whole else self._readable_log(name)
                 logs[name] = self._select_log(offered, whole=olds[name] is None)
         self._fetcher.require_space([*logs.values()])

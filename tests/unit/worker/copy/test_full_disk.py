@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from obstore.store import MemoryStore
 from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.delta.log_state import LogState
@@ -25,14 +26,18 @@ from sparktxlog.errors import (
     StoreUnavailableError,
 )
 from sparktxlog.files.selection import Wanted
+from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.tasks import Fetched, FileTask, FileWork
 from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
+from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy import staging
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.copy.layout import Way
 from sparktxlog.worker.copy.staging import CopyStager
+from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
+from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.replica.replica_driver import Fault, fault_of
 from sparktxlog.worker.replica.state import (
     PendingCopy,
@@ -111,7 +116,9 @@ class Fetcher:
         return Fetched(size_bytes=wanted.size_bytes)
 
 
-def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[CopyStager, Fetcher]:
+def stage(
+    tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch, lake: Lake | None = None
+) -> tuple[CopyStager, Fetcher]:
     """Return the staging of two tables of 600 bytes each, and who fetches."""
     monkeypatch.setattr(staging, "log_files", lambda offered, whole: LOG)
     monkeypatch.setattr(staging, "data_files", lambda offered, log, history: DATA)
@@ -141,10 +148,8 @@ def stage(tmp_path: Path, room: int, monkeypatch: pytest.MonkeyPatch) -> tuple[C
     state = ReplicaState(worker_id="w", log_id="l", copying=pending)
     fetcher = Fetcher(tmp_path / "staged", room)
     session: Any = None
-    made = CopyStager(
-        session, DiskLake(tmp_path), state, cast(Any, fetcher), lease, CopyOptions(verify=False)
-    )
-    return made, fetcher
+    options, lake = CopyOptions(verify=False), lake or DiskLake(tmp_path)
+    return CopyStager(session, lake, state, cast(Any, fetcher), lease, options), fetcher
 
 
 def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
@@ -154,6 +159,21 @@ def test_tables_that_fit_one_by_one_only_are_refused_before_their_data(
     with pytest.raises(DiskFullError, match="1200"):
         made.stage_tables()
     assert "fetch data" not in fetcher.done and made.staged == {}
+
+
+def test_a_part_that_a_killed_copy_put_is_no_table_to_commit_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log can be read: without the mark the rest would be committed to it."""
+    store = BucketStore(MemoryStore(), "memory://lake")
+    store.replace(f"one/{commit_file_name(0)}", b"{}")
+    store.replace("_sparktxlog/placing/one", b"c")
+    made, _ = stage(tmp_path, 1_200, monkeypatch, BucketLake(store, lambda: None))
+    monkeypatch.setattr(staging, "swap_way", lambda old, new: Way.COMMIT if old else Way.RENAME)
+    made.stage_tables()
+    assert {name: one.way for name, one in made.staged.items()} == dict.fromkeys(
+        ("one", "two"), Way.RENAME
+    )
 
 
 def test_room_for_all_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
