@@ -234,7 +234,7 @@ class TableWriters:
         except (LostError, TxLogError) as error:
             checks.note("not staged", site.name, type(error).__name__)
             return
-        table = StagedTable.of(msgspec.to_builtins(staging_answer(uuid, location)))
+        table = StagedTable.of(msgspec.to_builtins(staging_answer(uuid, location, ())))
         life = site.life
         table.write_first(job.add(table))
         identity = bytes.fromhex(uuid.replace("-", ""))
