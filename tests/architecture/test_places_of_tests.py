@@ -85,6 +85,7 @@ ELSEWHERE = {
     "codec/lexer.py": "unit/codec/test_predicate.py",
     "codec/problems.py": "unit/http/test_link.py",
     "config/node_config.py": "unit/config/test_sources.py",
+    "cli/doctor/store_checks.py": "contract/test_stores.py",
     "files/stores/part.py": "contract/test_stores.py",
     "files/stores/proof.py": "contract/test_stores.py",
     "files/stores/whole_files.py": "contract/test_lakes.py",

@@ -476,10 +476,12 @@ def test_doctor_tries_a_node_s_bucket_by_the_node_s_settings(
         f'node-id = "A"\nmaster-url = "http://127.0.0.1:1"\ndata-dir = "{tmp_path}/data"\n'
         f'commit-table-url = "s3://lake/{prefix}"\nstore-endpoint = "{seaweedfs.endpoint}"\n'
         f'store-allow-http = true\nstore-credentials-file = "{seaweedfs.credentials_file}"\n'
+        + "\n".join(seaweedfs.vending_settings())
     )
     invoke(monkeypatch, "doctor", "--json", "--config", str(path), "--store", "s3://none-such/x")
     findings = json.loads(capsys.readouterr().out)["findings"]
-    own, other = [one for one in findings if one["check"] == "store"]
+    own, other, vending = [one for one in findings if one["check"] == "store"]
+    assert vending["grade"] == "ok" and store_servers.ROLE in vending["text"]
     assert own["grade"] == "ok" and f"s3://lake/{prefix} keeps what it promises" in own["text"]
     assert "s3://none-such/x" in other["text"] and "credentials" not in other["text"]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from sparktxlog.cli.doctor.findings import Finding, good, problem
 from sparktxlog.errors import TxLogError
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
+
+if TYPE_CHECKING:
+    from sparktxlog.files.stores.vending import Vendor
 
 
 def check_stores(urls: Iterable[str], settings: StoreSettings) -> Iterator[Finding]:
@@ -23,6 +27,15 @@ def check_stores(urls: Iterable[str], settings: StoreSettings) -> Iterator[Findi
             yield _check(url, settings)
         except TxLogError as error:
             yield problem("store", error.message, error.hint or "Look at the store.")
+
+
+def check_vending(vendor: Vendor, role: str) -> Finding:
+    """Try whether sessions of a role reach what they shall, and nothing else."""
+    try:
+        vendor.prove()
+    except TxLogError as error:
+        return problem("store", error.message, error.hint or "Look at store-vend-role.")
+    return good("store", f"sessions of {role} reach the prefix that they are for, and no other")
 
 
 def _check(url: str, settings: StoreSettings) -> Finding:
