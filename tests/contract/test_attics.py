@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import msgspec
 import pytest
-from tests.support import store_servers
 from tests.support.command_line import invoke
 from tests.support.store_servers import BUCKET, StoreServer
 
@@ -25,12 +23,6 @@ from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.lake_places import attic_of, bucket_at
 
 DAY_US = 86_400_000_000
-
-
-@pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
-        yield server
 
 
 @pytest.fixture

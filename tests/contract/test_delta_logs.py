@@ -6,7 +6,6 @@ Which forms of logs there are is a matter of `tests/unit/delta`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -52,12 +51,6 @@ DEFINED = [
     {"metaData": {"id": "t", "schemaString": SCHEMA, "partitionColumns": []}},
 ]
 INFO = {"operation": "WRITE"}
-
-
-@pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
-        yield server
 
 
 @pytest.fixture(params=PLACES)

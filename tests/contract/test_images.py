@@ -48,12 +48,6 @@ from sparktxlog.worker.replica.bucket_replica import BucketReplica
 from sparktxlog.worker.replica.state import read_state
 
 
-@pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
-        yield server
-
-
 def _reach(server: StoreServer, monkeypatch: pytest.MonkeyPatch, endpoint: str = "") -> None:
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)

@@ -45,12 +45,6 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="session")
-def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with store_servers.seaweedfs(tmp_path_factory.mktemp("seaweedfs") / "state") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
     with store_servers.moto(tmp_path_factory.mktemp("moto") / "state") as server:
         yield server
