@@ -247,21 +247,34 @@ class DiskTable:
 
     def has(self, path: str) -> bool:
         """As `TableFiles.has`."""
-        return self._file(path).exists()
+        file = self.place / path
+        return file.exists() or (is_in_log(path) and self._kept(file).exists())
 
     def original(self, path: str) -> Original:
         """As `TableFiles.original`."""
-        return DiskOriginal.found(self._file(path))
+        file = self.place / path
+        try:
+            return DiskOriginal.found(file)
+        except FileNotFoundError:
+            if not is_in_log(path) or not self._kept(file).exists():
+                raise
+            return DiskOriginal.found(self._kept(file))
 
     def read_all(self, paths: Sequence[str]) -> Iterable[bytes]:
         """As `TableFiles.read_all`."""
-        return (self._file(path).read_bytes() for path in paths)
+        return (self._read(self.place / path) for path in paths)
 
-    def _file(self, path: str) -> Path:
-        """Return where a file is: a commit that Delta cleaned up has its second name."""
-        file = self.place / path
-        kept = self.place.parent / KEPT_COMMITS / self.name / file.name
-        return kept if is_in_log(path) and not file.exists() and kept.exists() else file
+    def _read(self, file: Path) -> bytes:
+        try:
+            return file.read_bytes()
+        except FileNotFoundError:
+            if not self._kept(file).exists():
+                raise
+            return self._kept(file).read_bytes()
+
+    def _kept(self, file: Path) -> Path:
+        """Return where a commit that Delta cleaned up has its second name."""
+        return self.place.parent / KEPT_COMMITS / self.name / file.name
 
 
 class StoredTable:
