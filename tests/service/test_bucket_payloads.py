@@ -24,7 +24,7 @@ from tests.support.faulty_way import Fault, by_chance, faulty_way
 from tests.support.storage_samples import parquet_bytes, staged_of
 from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
 
-from sparktxlog.errors import ConfigError, StoreUnavailableError
+from sparktxlog.errors import ConfigError, StoreNotReadyError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.http.upload_link import UploadLink
@@ -312,7 +312,7 @@ def test_a_bucket_that_is_down_at_a_start_is_taken_later(
                 }
                 status, answer = await a.caller.ask("POST", "/v1/transactions", body)
                 assert status == 200, answer
-                with pytest.raises(StoreUnavailableError):
+                with pytest.raises(StoreNotReadyError):
                     a.payloads.sync(["inline/1-1/none.parquet"])
                 assert not list(cluster.server.store(cluster.prefix("A")).list())
                 way.choose = by_chance(0.0, 1)
