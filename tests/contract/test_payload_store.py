@@ -237,3 +237,29 @@ def test_files_that_no_transaction_names_go_once_they_are_old(store: PayloadStor
     store.forget_verified(NAME)
     assert upkeep.remove_unnamed(journal, 0, 3_600, given_up=["0a0a"]) == 1
     assert not store.has(file)
+
+
+def bucket_of(request: pytest.FixtureRequest, directory: Path) -> BucketPayloads:
+    server: StoreServer = request.getfixturevalue("server")
+    bucket = SiteBucket(server.store(directory.name), lambda: None, "payload-url", "the files")
+    return BucketPayloads(bucket, directory / "payloads")
+
+
+def test_an_object_is_not_taken_for_the_one_of_which_a_part_came_before(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """What is compared is all of one object: the part that is here came from elsewhere."""
+    store, content = bucket_of(request, tmp_path), parquet_bytes()
+    file = staged_of(NAME, content)
+
+    def broken(offset: int) -> Iterator[bytes]:
+        yield content[:100]
+        raise TransportError("the link broke")
+
+    with pytest.raises(TransportError):
+        store.fetch(file, broken)
+    store.proved.create(NAME, b"?" * 50 + content[50:])
+    with pytest.raises(ManifestMismatchError):
+        store.verify(file)
+    store.fetch(file, lambda offset: [content[offset:]])
+    assert read(store, file) == content
