@@ -201,7 +201,10 @@ class Node:
             await self.log.open()
         if not config.is_witness:
             await self.donor.start()
-            await asyncio.gather(self.catalog.taking.start(), self._taking.start())
+            if config.payload_url is None:
+                await self.catalog.taking.start()
+            else:
+                await asyncio.gather(self.catalog.taking.start(), self._taking.start())
         self._run("executor", self.core.executor.run(self._delivery))
         secrets = {one.key: getattr(config, one.attribute) for one in SECRETS}
         self.audit.note_secrets(secrets, base.state.values[INSTANCE])
@@ -218,7 +221,8 @@ class Node:
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
             self._run("taking the store of commit tables", self.catalog.taking.watch())
-            self._run("taking the payload store", self._taking.watch())
+            if config.payload_url is not None:
+                self._run("taking the payload store", self._taking.watch())
             self._run("placing commits", self.catalog.placer.watch())
             self._run("telling what is held", self.sites_data.watch())
             self._run("noting placed commits", self.catalog.placer.settle())
