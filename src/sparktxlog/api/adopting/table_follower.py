@@ -394,7 +394,8 @@ class TableFollower:
         version = self._state.version + 1
         self._check_same(self._state)
         if not has_commit(self._place, version):
-            self._check_not_gone(version)
+            if not self._seen[1]:  # the version before is gone, too
+                self._check_not_gone(version)
             return None
         actions = read_actions(self._place, version)
         if actions is None:
