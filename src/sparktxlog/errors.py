@@ -489,6 +489,10 @@ class StoreNotReadyError(
     )
 
 
+#: The store of bytes as a whole: they say nothing of what it has under a key.
+STORE_AWAY = (BucketMissingError, StoreForbiddenError, StoreNotReadyError, StoreUnavailableError)
+
+
 class StuckFilesError(
     StorageError, code="files-stuck", definite=True, retryable=True, http_status=503
 ):

@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "storage.interfaces", "storage.lock", "files", "supervision", "tracing",
     },
     "api": {
-        "attic", "codec", "delta", "health", "http", "files.durability",
+        "attic", "codec", "delta", "health", "http", "files.durability", "files.stores",
         "storage.interfaces", "tracing", "worker",
     },
     "cli": {

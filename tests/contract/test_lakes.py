@@ -126,7 +126,7 @@ def payloads_in(server: StoreServer, store: BucketStore, log: LogBuilder) -> Sta
     for path in log.payloads.rglob("*.parquet"):
         found.create(str(path.relative_to(log.payloads)), path)
     whole = store_at(f"s3://{BUCKET}", server.settings())
-    return StagedInBucket(found, whole, prefix)
+    return StagedInBucket(found, whole)
 
 
 def test_files_of_a_bucket_get_into_a_lake_of_either_kind(
@@ -180,6 +180,20 @@ def test_a_payload_of_another_bucket_is_sent_once(
     elsewhere = replace(found, bucket=DiskStore(log.payloads))
     table = BucketLake(store, lambda: None).table("t")
     assert elsewhere.put(file, table, "part") is Created.NEW
+    assert table.read("part") == (log.payloads / file.path).read_bytes()
+
+
+def test_a_bucket_may_be_a_payload_store_as_a_whole(
+    seaweedfs: StoreServer, store: BucketStore, log: LogBuilder
+) -> None:
+    log.staged("append", "t", [(1, "x")])
+    log.publish()
+    (file,) = log.segments[-1].effects[1].files
+    found = payloads_in(seaweedfs, store, log)
+    below = replace(file, path=f"{found.url}/{file.path}".removeprefix(f"s3://{BUCKET}/"))
+    whole = StagedInBucket(found.bucket, found.bucket)
+    table = BucketLake(store, lambda: None).table("t")
+    assert whole.put(below, table, "part") is Created.NEW
     assert table.read("part") == (log.payloads / file.path).read_bytes()
 
 

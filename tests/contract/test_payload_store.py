@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.site_bucket import SiteBucket
 
-NAME = "0a0a/orders/part-0.parquet"
+OWNER = "0a0a0a0a-0000-4000-8000-000000000000"
+NAME = f"{OWNER}/orders/part-0.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -235,5 +237,44 @@ def test_files_that_no_transaction_names_go_once_they_are_old(store: PayloadStor
     assert upkeep.remove_unnamed(journal, 0, 3_600) == 0
     assert upkeep.remove_unnamed(journal, 0, -60) == 0, "its submit may be under way"
     store.forget_verified(NAME)
-    assert upkeep.remove_unnamed(journal, 0, 3_600, given_up=["0a0a"]) == 1
+    assert upkeep.remove_unnamed(journal, 0, 3_600, given_up=[OWNER]) == 1
     assert not store.has(file)
+
+
+def bucket_of(request: pytest.FixtureRequest, directory: Path) -> BucketPayloads:
+    server: StoreServer = request.getfixturevalue("server")
+    bucket = SiteBucket(server.store(directory.name), lambda: None, "payload-url", "the files")
+    return BucketPayloads(bucket, directory / "payloads")
+
+
+def test_an_object_is_not_taken_for_the_one_of_which_a_part_came_before(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """What is compared is all of one object: the part that is here came from elsewhere."""
+    store, content = bucket_of(request, tmp_path), parquet_bytes()
+    file = staged_of(NAME, content)
+
+    def broken(offset: int) -> Iterator[bytes]:
+        yield content[:100]
+        raise TransportError("the link broke")
+
+    with pytest.raises(TransportError):
+        store.fetch(file, broken)
+    store.proved.create(NAME, b"?" * 50 + content[50:])
+    with pytest.raises(ManifestMismatchError):
+        store.verify(file)
+    store.fetch(file, lambda offset: [content[offset:]])
+    assert read(store, file) == content
+
+
+def test_what_others_have_in_the_prefix_is_not_removed(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Such as another site's prefix in this one: no setting of this site shows it."""
+    store, journal = bucket_of(request, tmp_path), TemporaryJournal()
+    staged = str(uuid.uuid4())
+    others = ["site-b/a.parquet", f"site-b/{staged}/b.parquet"]
+    for key in (*others, f"{staged}/orders/c.parquet"):
+        store.proved.create(key, b"rows")
+    assert upkeep_of(store).remove_unnamed(journal, 0, -60) == 1
+    assert sorted(one.key for one in store.proved.list()) == sorted(others)

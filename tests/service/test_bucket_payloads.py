@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -24,13 +25,14 @@ from tests.support.faulty_way import Fault, by_chance, faulty_way
 from tests.support.storage_samples import parquet_bytes, staged_of
 from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
 
-from sparktxlog.errors import ConfigError, StoreUnavailableError
+from sparktxlog.errors import ConfigError, JournalLostError, StoreNotReadyError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.http.upload_link import UploadLink
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime import store_taking
+from sparktxlog.runtime.node import build_node
 from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
 
 ROWS = pa.table(
@@ -312,7 +314,7 @@ def test_a_bucket_that_is_down_at_a_start_is_taken_later(
                 }
                 status, answer = await a.caller.ask("POST", "/v1/transactions", body)
                 assert status == 200, answer
-                with pytest.raises(StoreUnavailableError):
+                with pytest.raises(StoreNotReadyError):
                     a.payloads.sync(["inline/1-1/none.parquet"])
                 assert not list(cluster.server.store(cluster.prefix("A")).list())
                 way.choose = by_chance(0.0, 1)
@@ -333,3 +335,28 @@ def test_the_prefix_of_another_site_is_refused(tmp_path: Path, server: StoreServ
     with pytest.raises(ConfigError, match="staged files of site 'sparktxlog/C'") as caught:
         asyncio.run(main())
     assert caught.value.fields["key"] == "payload-url"
+
+
+@pytest.mark.parametrize("left", ["payload_url", "lake_url"])
+def test_a_lost_journal_is_noticed_by_what_the_bucket_has(
+    tmp_path: Path, server: StoreServer, left: str
+) -> None:
+    """The disk of the node is gone, with all directories that had parts of the log."""
+    cluster = Cluster(tmp_path, server, names="A")
+    cluster.more["lake_url"] = f"s3://{BUCKET}/{tmp_path.name}-rows/SITE"
+    if left == "payload_url":
+        server.store(cluster.prefix("A")).create("inline/1-7/orders-0.parquet", b"rows")
+    else:
+        state = json.dumps({"worker_id": "w", "position": 7}).encode()
+        server.store(f"{tmp_path.name}-rows/A").create("_sparktxlog/state.json", state)
+
+    config = config_of(tmp_path, "A", cluster.ports, **cluster.settings("A"))
+
+    async def main() -> None:
+        build_node(config)
+
+    for _ in range(2):
+        with pytest.raises(JournalLostError, match="s3://") as caught:
+            asyncio.run(main())
+        assert cluster.settings("A")[left] in str(caught.value)
+        assert "other prefixes" in caught.value.hint

@@ -30,7 +30,7 @@ from sparktxlog.errors import (
     TxLogError,
 )
 from sparktxlog.http.node_connection import NodeConnection
-from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token
+from sparktxlog.http.tokens import TOKEN_VARIABLE, local_token, token_in
 from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.tracing import current_trace
@@ -122,7 +122,7 @@ class Http:
         self._prefix = self._address.path
         self.timeout_s = timeout_s
         #: Token of every request that does not name another one.
-        self.token = token or os.environ.get(TOKEN_VARIABLE) or local_token(url)
+        self.token = token or token_in(TOKEN_VARIABLE) or local_token(url)
         #: Absolute: processes of Spark may have other working directories.
         self.ca_file = None if ca_file is None else str(Path(ca_file).absolute())
         self._idle: list[NodeConnection] = []

@@ -24,7 +24,7 @@ from http.client import (
 from typing import Any
 from urllib.parse import SplitResult
 
-from sparktxlog.errors import PeerTimeoutError, TransportError, UnreachableError
+from sparktxlog.errors import ConfigError, PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.http.authorities import authorities, certificate_error
 
 #: How a connection ends that the node closed; where TLS is spoken, writing meets the others.
@@ -92,12 +92,20 @@ class NodeConnection:
             silence_s: Most seconds without a byte.
 
         Raises:
-            ConfigError: The authority's file cannot be used (definite).
+            ConfigError: The authority's file, or the token, cannot be used (definite).
             CertificateError: The node's certificate is not accepted (definite).
             UnreachableError: No connection, so nothing was sent (definite).
             PeerTimeoutError: No answer in time (not definite).
             TransportError: The connection broke (not definite).
         """
+        shown = headers.get("authorization", "")
+        if not (shown.isascii() and shown.isprintable()):
+            # The library would show it.
+            raise ConfigError(
+                f"the token for {self._url} has a character that no request may have",
+                hint="A token is one line of ASCII: look at the variable or file that has it.",
+                key="token",
+            )
         self._silence_s, self._total_s = silence_s, total_s
         self._until = time.monotonic() + total_s
         lost: Exception | None = None

@@ -22,19 +22,24 @@ WORKER_TOKEN_VARIABLE = "SPARKTXLOG_WORKER_TOKEN"  # noqa: S105 - a name, no sec
 _MOST_BYTES = 4096
 
 
+def token_in(variable: str) -> str | None:
+    """Return the token in a variable of the environment, without white space around it."""
+    return os.environ.get(variable, "").strip() or None
+
+
 def client_token() -> str | None:
     """Return the environment's token for reads: that of clients, else that of operators."""
-    return os.environ.get(TOKEN_VARIABLE) or os.environ.get(ADMIN_TOKEN_VARIABLE)
+    return token_in(TOKEN_VARIABLE) or token_in(ADMIN_TOKEN_VARIABLE)
 
 
 def admin_token() -> str | None:
     """Return the environment's token for changes: that of operators, else that of clients."""
-    return os.environ.get(ADMIN_TOKEN_VARIABLE) or os.environ.get(TOKEN_VARIABLE)
+    return token_in(ADMIN_TOKEN_VARIABLE) or token_in(TOKEN_VARIABLE)
 
 
 def worker_token() -> str | None:
     """Return the environment's token for reports of a replica: its node's disk is elsewhere."""
-    return os.environ.get(WORKER_TOKEN_VARIABLE) or None
+    return token_in(WORKER_TOKEN_VARIABLE)
 
 
 def notes_directory() -> Path:

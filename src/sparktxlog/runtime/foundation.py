@@ -21,7 +21,11 @@ from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.commit_tables.site_places import payloads_of
-from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
+from sparktxlog.runtime.leaving_fork.leftover_log import (
+    find_remains,
+    find_remains_in_buckets,
+    journal_lost,
+)
 from sparktxlog.runtime.loop_threads import FileThreads, LoopThreads
 from sparktxlog.runtime.membership.data_owner import claim, refuse_older
 from sparktxlog.runtime.membership.founding import check_version, core_config, found, with_log_id
@@ -235,7 +239,7 @@ def _find_remains(
     new = INSTANCE not in state.values or _ONLY_JOINS in state.values
     if not new or order is not None or state.core.view or state.core.base.position:
         return None
-    found = find_remains(config)
+    found = [*find_remains(config), *find_remains_in_buckets(config)]
     if not found:
         return None
     lost = journal_lost(config, found)

@@ -11,17 +11,12 @@ from sparktxlog.codec.delta_catalog.table_states import DeltaTableState
 from sparktxlog.delta.log_files import TablePlace, has_commit, has_log, store_of
 from sparktxlog.delta.log_segments import Version, read_version
 from sparktxlog.errors import (
-    BucketMissingError,
+    STORE_AWAY,
     CorruptLogError,
     StorageError,
-    StoreForbiddenError,
-    StoreUnavailableError,
 )
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.model.tables.commit_table import commit_file_name
-
-#: The bucket of all tables; nothing is known of any.
-_AWAY = (BucketMissingError, StoreForbiddenError, StoreUnavailableError)
 
 #: Distinguishes a commit file from another one in its place, and when it was written, in
 #: milliseconds since 1970 UTC.
@@ -65,7 +60,7 @@ class LakeTables:
             found = read_version(place)
             stamp = _stamp(place, found.version)
             state = None if stamp is None else _state(found, stamp)
-        except _AWAY:
+        except STORE_AWAY:
             raise
         except (StorageError, OSError) as error:
             if not has_log(place):

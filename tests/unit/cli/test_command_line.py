@@ -613,15 +613,7 @@ def test_a_table_is_released_into_no_other_machine(
     assert (code, "not supported yet" in capsys.readouterr().err) == (2, True)
 
 
-def test_a_row_table_is_not_adopted_from_a_bucket(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = invoke(monkeypatch, "table", "adopt", "t", "s3://lake/raw", "--as", "row-table")
-    said = capsys.readouterr().err
-    assert code == 1 and "not-offered" in said and "--as commit-table --files copy" in said
-
-
-#: Their lake, or images, may lie in a bucket: they ask the node first.
+#: Their lake, images or Delta table may lie in a bucket: they ask the node first.
 _TAKE_BUCKETS = (
     "apply --lake PLACE",
     "backup PLACE",
@@ -629,6 +621,9 @@ _TAKE_BUCKETS = (
     "maintain --images PLACE",
     "maintain --lake PLACE",
     "repair t --lake PLACE",
+    "table adopt t PLACE --as commit-table",
+    "table adopt t PLACE --as row-table",
+    "table follow t PLACE",
     "verify --lake PLACE",
 )
 #: They ask the bucket, or the images, at once (`contract/test_images.py`).
@@ -663,6 +658,7 @@ _ASK_BUCKETS = (
         "restore /images --lake PLACE",
         "restore PLACE --lake /lake",
         "serve --config node.toml",
+        "table adopt t PLACE --as commit-table",
         "table adopt t PLACE --as row-table",
         "table follow t /t --state PLACE",
         "table follow t PLACE",

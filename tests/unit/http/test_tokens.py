@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
 
 from sparktxlog.cli.common_options import NodeApi
+from sparktxlog.errors import ConfigError
 from sparktxlog.http.link import Http
-from sparktxlog.http.tokens import local_token, note_token, notes_directory
+from sparktxlog.http.tokens import (
+    admin_token,
+    client_token,
+    local_token,
+    note_token,
+    notes_directory,
+    worker_token,
+)
 from sparktxlog.worker.replica.source import HttpLogSource
 
 NOTED = "a token that a node noted"
@@ -66,3 +75,21 @@ def test_every_client_shows_it_unless_another_one_is_named(
     monkeypatch.setenv("SPARKTXLOG_CLIENT_TOKEN", "of the environment")
     assert Http(url).token == "of the environment"
     assert NodeApi(url)._admin_token == "of the environment"
+
+
+def test_a_token_of_the_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a secret that was made of a file has the end of its line."""
+    for name in ("CLIENT", "ADMIN", "WORKER"):
+        monkeypatch.setenv(f"SPARKTXLOG_{name}_TOKEN", f"of {name}\n")
+    assert (client_token(), admin_token(), worker_token()) == ("of CLIENT", "of ADMIN", "of WORKER")
+    assert Http("http://127.0.0.1:7070").token == "of CLIENT"
+    monkeypatch.setenv("SPARKTXLOG_WORKER_TOKEN", " \n")
+    assert worker_token() is None
+
+
+@pytest.mark.parametrize("token", ["a-secret\nof-two-lines", "a-secret-\N{EURO SIGN}"])
+def test_a_token_that_no_request_may_have_is_not_shown(token: str) -> None:
+    with pytest.raises(ConfigError, match="token") as caught:
+        Http("http://127.0.0.1:9", token=token).get("/v1/info")
+    assert "a-secret" not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.definite

@@ -44,6 +44,7 @@ from sparktxlog.errors import (
     ExpiredError,
     InvalidRequestError,
     ObjectMissingError,
+    StorageError,
     TxLogError,
 )
 from sparktxlog.files.stores.disk import DiskStore
@@ -339,13 +340,27 @@ class TableFollower:
 
         Raises:
             DivergedError: Somebody else wrote to the log's table since (definite).
+            StorageError: The note cannot be written; the version is in the log.
         """
         table = self._table()
         if position is not None and table.last_write > position:
             raise self._foreign(self._last_writer(table)[0])
         self._state = self._made(version, table)
         store, key = self._notes
-        store.replace(key, msgspec.json.encode(self._state))
+        try:
+            store.replace(key, msgspec.json.encode(self._state))
+        except StorageError as error:
+            if error.retryable or not error.definite:
+                raise
+            # Of the note only that is certain.
+            raise StorageError(
+                f"version {version} of the table that {self._name!r} follows is in the log, and "
+                f"that cannot be noted: {error.message}",
+                hint="Name a file of this machine with --state: the follower goes on after that "
+                "version.",
+                table=self._name,
+                version=version,
+            ) from error
 
     def _table(self) -> VersionedTable:
         found = self._site.definition(self._name, newest=True)
@@ -379,7 +394,8 @@ class TableFollower:
         version = self._state.version + 1
         self._check_same(self._state)
         if not has_commit(self._place, version):
-            self._check_not_gone(version)
+            if not self._seen[1]:  # the version before is gone, too
+                self._check_not_gone(version)
             return None
         actions = read_actions(self._place, version)
         if actions is None:

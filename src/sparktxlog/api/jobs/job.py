@@ -18,17 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs.job_options import ExitCode, JobCommand, exit_code_of, require_spark
 from sparktxlog.api.jobs.progress_lines import say, start_logging
-from sparktxlog.errors import (
-    ApplyError,
-    NotOfferedError,
-    OutsideWindowError,
-    TxLogError,
-    first_lines,
-)
+from sparktxlog.errors import ApplyError, OutsideWindowError, TxLogError, first_lines
 from sparktxlog.http.authorities import trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
-from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.tracing import traced_program
 from sparktxlog.worker.lakes.lake_places import is_in_bucket
 from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
@@ -104,7 +97,7 @@ def job_context(
     """
     for name, kind in _PLACES.items():
         given = getattr(arguments, name, None)
-        if given is not None and not _is_url(arguments, name, given):
+        if given is not None and not _is_url(name, given):
             setattr(arguments, name, kind(local_path(given, name)))
     context = JobContext(arguments=arguments, tell=tell)
     if getattr(arguments, "in_window", False):
@@ -128,18 +121,9 @@ def job_context(
             context.spark.stop()
 
 
-def _is_url(arguments: argparse.Namespace, name: str, given: str) -> bool:
+def _is_url(name: str, given: str) -> bool:
     """Return whether an option names a place in a bucket, and may."""
-    if name == "path" and is_in_bucket(given):
-        if getattr(arguments, "kind", "") == TableKind.ROW_TABLE:
-            raise NotOfferedError(
-                f"{given[:200]} lies in a bucket: that is not supported yet for row tables",
-                hint="Adopt it with --as commit-table --files copy, or commit its rows.",
-                field=name,
-                value=given[:200],
-            )
-        return getattr(arguments, "kind", "") == TableKind.COMMIT_TABLE
-    return name in ("images", "lake") and is_in_bucket(given)
+    return name in ("images", "lake", "path") and is_in_bucket(given)
 
 
 def _check_window(context: JobContext) -> None:

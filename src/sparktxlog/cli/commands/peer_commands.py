@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
@@ -21,7 +20,7 @@ from sparktxlog.errors import (
     TransportError,
     UnreachableError,
 )
-from sparktxlog.http.tokens import TOKEN_VARIABLE
+from sparktxlog.http.tokens import TOKEN_VARIABLE, token_in
 
 if TYPE_CHECKING:
     from sparktxlog.runtime.leaving_fork.node_quarantine import GaveWay
@@ -365,7 +364,7 @@ def quarantine(
     from sparktxlog.runtime.leaving_fork.node_quarantine import quarantine_node
 
     checked = load_config(config)
-    api = NodeApi(follow, token=os.environ.get(TOKEN_VARIABLE) or checked.client_token)
+    api = NodeApi(follow, token=token_in(TOKEN_VARIABLE) or checked.client_token)
     try:
         done = quarantine_node(
             checked, api, lambda text: typer.echo(text, err=True), rejoin=rejoin, dry_run=dry_run

@@ -15,10 +15,12 @@ import structlog
 
 from sparktxlog.codec.containers.payload import read_manifest, verify_payload
 from sparktxlog.errors import (
+    STORE_AWAY,
     DiskFullError,
     InvalidNameError,
     ManifestMismatchError,
     NotFoundError,
+    StuckFilesError,
     TxLogError,
 )
 from sparktxlog.files.sending import Outgoing
@@ -39,6 +41,8 @@ _log = structlog.get_logger("sparktxlog.files")
 
 #: Most segments of one range; workers take no more at once.
 _MOST_SEGMENTS = 500
+#: They say nothing of the files, which are looked at later.
+_NOT_OF_A_FILE = (DiskFullError, StuckFilesError, *STORE_AWAY)
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -77,7 +81,7 @@ class FileRepair:
         """
         try:
             await self._verify(file)
-        except InvalidNameError:
+        except (InvalidNameError, *_NOT_OF_A_FILE):
             raise
         except TxLogError as error:
             self._look_at_transaction(file, str(error))
@@ -139,8 +143,8 @@ class FileRepair:
         for payload in payloads:
             try:
                 await self.repaired(read_manifest(payload).staged_files)
-            except DiskFullError as error:
-                _log.warning("the disk is full: files of a summary wait", reason=str(error))
+            except _NOT_OF_A_FILE as error:
+                _log.warning("files of a summary wait", reason=str(error))
                 return
 
     # -- own runs without a stamp ------------------------------------------------------------------
@@ -189,7 +193,7 @@ class FileRepair:
             files = self._looked_at[digest] = manifest.staged_files
             for file in files:
                 await self._verify(file)
-        except DiskFullError:
+        except _NOT_OF_A_FILE:
             raise
         except TxLogError as error:
             lost = str(error)
@@ -288,7 +292,7 @@ class FileRepair:
             Path → what is wrong with the file, and for each asked node why it could not help.
 
         Raises:
-            DiskFullError: The disk is full, which says nothing of the files.
+            StorageError: The store is full, away or does not answer: it says nothing of the files.
         """
         lost: dict[str, tuple[str, dict[str, str]]] = {}
         files = tuple(files)
@@ -315,6 +319,8 @@ class FileRepair:
                 continue
             try:
                 await self._fetcher.get_file(link, file)
+            except STORE_AWAY:  # the own one: what a peer answers is a TransportError
+                raise
             except TxLogError as error:
                 lacks = error.fields.get("status") in NO_DATA
                 asked[link.node_id] = "it does not have a good copy" if lacks else error.message
@@ -328,7 +334,7 @@ class FileRepair:
         for file in files:
             try:
                 self._base.payloads.verify(file)
-            except DiskFullError:
+            except _NOT_OF_A_FILE:
                 raise
             except TxLogError as error:
                 found[file.path] = error
@@ -346,8 +352,8 @@ class FileRepair:
     async def _guarded(self, work: _Work) -> None:
         try:
             await work()
-        except DiskFullError as error:
-            _log.warning("the disk is full: files are checked later", reason=str(error))
+        except _NOT_OF_A_FILE as error:
+            _log.warning("files are checked later", reason=str(error))
         except Exception:  # noqa: BLE001
             # The peer that wants the file asks again, and so does the core.
             _log.exception("checking files failed unexpectedly")

@@ -9,17 +9,31 @@ theirs (P21).
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
-from sparktxlog.errors import CorruptLogError, JournalLostError, ObjectMissingError
+from sparktxlog.errors import (
+    CorruptLogError,
+    JournalLostError,
+    ObjectMissingError,
+    StorageError,
+)
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.pins import OWN_DIRECTORY
+from sparktxlog.files.stores.opening import store_at
+from sparktxlog.runtime.commit_tables.site_places import settings_of_stores
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
+
+_log = structlog.get_logger("sparktxlog.storage")
+
+#: A start does not wait longer for each bucket.
+_PATIENCE_S = 5.0
 
 
 class OwnState(msgspec.Struct):
@@ -43,6 +57,38 @@ def find_remains(config: NodeConfig) -> list[str]:
     return found
 
 
+def find_remains_in_buckets(config: NodeConfig) -> list[str]:
+    """Return the same of what a site has in buckets; blocks, asks each one or two things.
+
+    One that does not answer is left out, and the log of the process says so.
+    """
+    settings = replace(settings_of_stores(config), patience_s=_PATIENCE_S, answer_s=_PATIENCE_S)
+    found = []
+    for key, url in (("payload-url", config.payload_url), ("lake-url", config.lake_url)):
+        if url is None:
+            continue
+        try:
+            store = store_at(url, settings, field=key)
+            if key == "payload-url":
+                staged = (one for one in store.list() if _is_staged(one.key))
+                if next(staged, None) is not None:
+                    found.append(f"files in {url}")
+            else:
+                replica = read_replica_state(store)
+                if replica is not None and replica.position:
+                    found.append(f"a replica at position {replica.position:,} in {url}")
+        except StorageError as error:
+            if isinstance(error, CorruptLogError):
+                raise
+            _log.warning("a new journal begins, and its bucket is not seen", reason=str(error))
+    return found
+
+
+def _is_staged(key: str) -> bool:
+    top, _, below = key.partition("/")
+    return bool(below) and top != INCOMING
+
+
 def _has_file(root: Path) -> bool:
     for directory, below, names in os.walk(root):
         if names:
@@ -55,6 +101,9 @@ def _has_file(root: Path) -> bool:
 def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
     """Return the error of a node without a journal next to the rest of a log."""
     journal = config.data_dir / JOURNAL_NAME
+    prefixes = ""
+    if config.payload_url or config.lake_url:
+        prefixes = "  What lies in a bucket stays there: name other prefixes for the new log."
     if config.peers:
         advice = (
             "Start a node that has the log: then this node joins it.  If the nodes that have it "
@@ -72,7 +121,7 @@ def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
     return JournalLostError(
         f"{journal} is new, but there are {' and '.join(found)}: the journal was lost, and "
         "acknowledged transactions would be forgotten",
-        hint=advice,
+        hint=advice + prefixes,
         path=str(journal),
     )
 

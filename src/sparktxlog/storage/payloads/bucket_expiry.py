@@ -9,7 +9,9 @@ from time import time
 
 import structlog
 
+from sparktxlog.errors import InvalidNameError
 from sparktxlog.files.foreign_files import INCOMING
+from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
@@ -71,7 +73,7 @@ class BucketExpiry(PayloadUpkeep):
         now, newest = self._now_s(), dict[str, float]()
         for found in self._store.proved.list():
             top, _, below = found.key.partition("/")
-            if below and top not in (INCOMING, INLINE_DIRECTORY):
+            if below and _is_of_transaction(top):
                 newest[top] = max(newest.get(top, 0.0), found.changed_s)
         before = now - older_than_s
         old = [top for top, at in newest.items() if top in given_up or at < before]
@@ -105,3 +107,15 @@ class BucketExpiry(PayloadUpkeep):
         found = store.find(key)
         store.remove([key])
         return time() if found is None else min(time(), found.changed_s)
+
+
+def _is_of_transaction(top: str) -> bool:
+    """Return whether a directory is one of staged files; others in the prefix are not this site's.
+
+    A bucket is shared more easily than a directory of a node is: by a prefix within this one, say.
+    """
+    try:
+        transaction_id_from_text(top)
+    except InvalidNameError:
+        return False
+    return True

@@ -239,20 +239,21 @@ class BucketPayloads(PayloadStore):
 
     def _download(self, file: StagedFile) -> None:
         """Bring an object to the directory, compared with its manifest; errors as `verify`."""
-        marks: list[str] = []
+        whole: list[str] = []
 
         def sent(offset: int) -> Iterable[bytes]:
             content = self._store.open(file.path, offset=offset)
-            marks.append(content.found.mark)
+            if not offset:
+                whole.append(content.found.mark)
             return content.pieces
 
         try:
             self.here.fetch(file, sent, named=False)
         except ObjectMissingError as error:
             raise self._missing(file) from error
-        if marks:
-            self._remember(file.path, marks[-1], file.digest)
-        else:  # it was here already: whether the bucket has the same is not known
+        if whole:
+            self._remember(file.path, whole[-1], file.digest)
+        else:  # bytes of others were here already: the object was not compared
             self._put(file, replaces=False)
 
     def _drop_unused(self, name: str) -> None:

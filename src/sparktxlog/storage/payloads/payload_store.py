@@ -32,7 +32,7 @@ class PayloadStore(FileSink, Protocol):
     """Staged and published files of one site, named relative to one root.
 
     Its methods block, and may be called by several threads.  In a bucket each raises what `Store`
-    does, too, and writes nothing until it is known to be this site's: StoreUnavailableError.
+    does, too, and writes nothing until it is known to be this site's: StoreNotReadyError.
     """
 
     #: The directory in which files arrive; unless there is a bucket they stay there.

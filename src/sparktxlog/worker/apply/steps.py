@@ -26,14 +26,12 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.delta.commit_files import read_actions
 from sparktxlog.delta.log_files import TablePlace, has_commit, last_number, newest_version
 from sparktxlog.errors import (
+    STORE_AWAY,
     ApplyError,
-    BucketMissingError,
     DiskFullError,
     DivergedError,
     LockedError,
     StorageError,
-    StoreForbiddenError,
-    StoreUnavailableError,
     first_lines,
 )
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
@@ -66,13 +64,7 @@ _logger = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 #: What is wrong with the whole lake, and with no table.
-_OF_THE_LAKE = (
-    BucketMissingError,
-    DiskFullError,
-    LockedError,
-    StoreForbiddenError,
-    StoreUnavailableError,
-)
+_OF_THE_LAKE = (DiskFullError, LockedError, *STORE_AWAY)
 
 #: Signatures of appended rows that carry no claim, by `<table>/<index of the stage>`.
 Counted = Mapping[str, TableSignature]

@@ -97,7 +97,7 @@ def payloads_at(payloads: str) -> PayloadFiles:
         return StagedOnDisk(Path(payloads))
     settings = StoreSettings.of_environment(_PATIENCE_S)
     bucket = store_at(whole_bucket(place), settings, field="payloads")
-    return StagedInBucket(_store_at(payloads, "payloads", settings), bucket, place.prefix)
+    return StagedInBucket(_store_at(payloads, "payloads", settings), bucket)
 
 
 def attic_of(lake: str) -> BucketAttic:

@@ -118,9 +118,8 @@ class StagedInBucket:
     """Files in a bucket.  Methods are those of `PayloadFiles`."""
 
     store: Store
-    #: The whole bucket, and the prefix of the store in it.
+    #: The whole bucket.
     bucket: Store
-    prefix: str
 
     @property
     def url(self) -> str:
@@ -177,11 +176,14 @@ class StagedInBucket:
     def put(self, file: StagedFile, into: PartOfStore, key: str) -> Created:
         """As `PayloadFiles.put`: a copy within the bucket, of up to 5 GiB; else it travels."""
         found = self._found(file)
-        place = f"{into.url_of(key)}".removeprefix(f"{self.bucket.url}/")
-        if place != into.url_of(key) and found.size_bytes <= _MOST_COPIED:
+        source, target = self.store.url_of(file.path), into.url_of(key)
+        in_bucket = f"{self.bucket.url}/"
+        if target.startswith(in_bucket) and found.size_bytes <= _MOST_COPIED:
             into.may_write()
             with suppress(ObjectMissingError):
-                return self.bucket.copy(f"{self.prefix}/{file.path}", place)
+                return self.bucket.copy(
+                    source.removeprefix(in_bucket), target.removeprefix(in_bucket)
+                )
             self.check(file)  # says that it is gone
         with tempfile.TemporaryDirectory(prefix="sparktxlog-") as directory:
             copy = Path(directory) / "payload"

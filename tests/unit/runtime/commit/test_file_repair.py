@@ -12,7 +12,15 @@ import pytest
 from tests.unit.runtime.commit.test_run_fetching import CONTENT, FILE, Origin, staged_run
 
 from sparktxlog.codec.containers.payload import digest_of
-from sparktxlog.errors import DiskFullError
+from sparktxlog.errors import (
+    BucketMissingError,
+    DiskFullError,
+    StorageError,
+    StoreForbiddenError,
+    StoreNotReadyError,
+    StoreUnavailableError,
+    StuckFilesError,
+)
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.events import Event, FilesHeld, FilesLost
 from sparktxlog.runtime.commit.damage import Damage
@@ -120,19 +128,62 @@ def test_what_nobody_has_is_rejected_and_told(tmp_path: Path) -> None:
     assert damage.files() == [], "its transaction is rejected: nobody wants the file"
 
 
-def test_a_full_disk_says_nothing_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "away",
+    [
+        BucketMissingError,
+        DiskFullError,
+        StoreForbiddenError,
+        StoreNotReadyError,
+        StoreUnavailableError,
+        StuckFilesError,
+    ],
+)
+def test_a_store_that_is_full_or_away_says_nothing_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: type[StorageError]
+) -> None:
+    """Its run is not rejected, and one that may become void is not reported as lost."""
     store, verify = LocalPayloadStore(tmp_path), LocalPayloadStore.verify
     put(store, CONTENT)
-    full = iter([True, False])
+    fails = iter([True, False])
 
     def verify_later(self: LocalPayloadStore, file: StagedFile) -> None:
-        if next(full):
-            raise DiskFullError("no space left")
+        if next(fails):
+            raise away("not now")
         verify(self, file)
 
     monkeypatch.setattr(LocalPayloadStore, "verify", verify_later)
     told, damage = look(store, {"C": peer("C", holds=False)}, before=1)
     assert told == FilesHeld(digest=digest_of(RUN)) and not damage.files()
+
+
+def test_a_stamped_run_is_not_lost_while_its_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two sites with buckets of one provider make it void, although it was acknowledged."""
+    store, verify = LocalPayloadStore(tmp_path), LocalPayloadStore.verify
+    put(store, CONTENT)
+    fails = iter([True, False])
+
+    def verify_later(self: LocalPayloadStore, file: StagedFile) -> None:
+        if next(fails):
+            raise StoreUnavailableError("not now")
+        verify(self, file)
+
+    monkeypatch.setattr(LocalPayloadStore, "verify", verify_later)
+    header: Any = SimpleNamespace(digest=digest_of(RUN), origin="A", incarnation=1, seq=1)
+
+    async def use(files: FileRepair, told: asyncio.Queue[Event]) -> Event:
+        async def payload(_: object) -> bytes:
+            return RUN
+
+        monkeypatch.setattr(files, "run_payload", payload)
+        for _ in range(2):
+            files.check_run(header)
+            await asyncio.gather(*files._tasks._tasks.values())
+        return told.get_nowait()
+
+    assert with_repair(store, {}, use)[0] == FilesHeld(digest=digest_of(RUN))
 
 
 @pytest.mark.parametrize("names", ["", "C"])
