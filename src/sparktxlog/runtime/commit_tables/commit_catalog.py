@@ -207,11 +207,15 @@ class CommitCatalog:
         """Return credentials for a table's place; none if clients have their own.
 
         Raises:
+            ForbiddenError: It is no table, and another token asked for the place (definite).
             StoreNotReadyError, StoreForbiddenError, LyingStoreError: None is given (definite).
             StoreUnavailableError: STS is out of reach.
         """
         if self._vendor is None:
             return ()
+        if uuid not in self._base.master.commit_tables:
+            # That of a dropped table is still there, and nobody's.
+            self._owners.check_own(uuid)
         self.check_ready()
         given = await self._run(uuid, partial(self._vendor.give, uuid, writes=writes))
         _log.info("credentials given", uuid=uuid, writes=writes, key=given.keys.key)
@@ -246,6 +250,11 @@ class CommitCatalog:
         """
         self._owners.check(uuid, writes=False)
         return await self._run(uuid, self._places.has, uuid)
+
+    def name_at(self, uuid: str) -> str | None:
+        """Return the name of the table in a place; None = there is none (yet)."""
+        known = self._base.master.commit_tables.get(uuid)
+        return None if known is None else known.name
 
     async def create(self, schema: str, request: CreateTableRequest) -> ShownTable:
         """Make a staged table one of the log; a second request is a repeat.

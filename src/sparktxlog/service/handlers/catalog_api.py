@@ -215,11 +215,14 @@ class CatalogRoutes(RouteHandlers):
         return CredentialsAnswer(await self._catalog.credentials(found.uuid, writes=writes))
 
     async def staging_credentials(self, table_id: str) -> CredentialsAnswer:
-        if not await self._catalog.is_staged(table_id.lower()):
+        uuid = table_id.lower()
+        if not await self._catalog.is_staged(uuid):
             raise UnknownTableError(
                 f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
             )
-        return CredentialsAnswer(await self._catalog.credentials(table_id.lower(), writes=True))
+        if (name := self._catalog.name_at(uuid)) is not None:  # it is a table by now
+            check_writes(lambda: (name,))
+        return CredentialsAnswer(await self._catalog.credentials(uuid, writes=True))
 
 
 def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str], str | None]:
