@@ -269,10 +269,19 @@ back_up_replica({str(lake.path)!r}, images_at({bucket.url!r}), name="one", tell=
 def test_contents_of_no_image_go(lake: Lake, bucket: BucketImages) -> None:
     back_up_replica(lake.path, bucket, name="one")
     before = _contents(bucket)
-    bucket.store.create("contents/left", b"of a backup that was killed")
+    bucket.store.create(f"contents/{'0' * 64}-27", b"of a backup that was killed")
     with bucket.writing() as writer:
         assert writer.remove(dry_run=True) == writer.remove() == (1, 27)
     assert _contents(bucket) == before
+
+
+def test_objects_of_others_among_the_contents_stay(lake: Lake, bucket: BucketImages) -> None:
+    image = back_up_replica(lake.path, bucket, name="one").image
+    other = "contents/orders/part-0.parquet"
+    bucket.store.create(other, b"of a table")
+    with bucket.writing() as writer:
+        assert writer.remove(["one"])[0] == image.files + 1
+    assert _contents(bucket) == {other}
 
 
 def test_a_writer_that_lost_its_lock_removes_nothing(lake: Lake, bucket: BucketImages) -> None:
@@ -336,7 +345,7 @@ def test_places_that_are_none_are_refused(
     outside, around = bucket.url[:-1], f"{bucket.url}/rows"
     check_apart(bucket, [outside, around])
     for site in (bucket.url, bucket.url.rpartition("/")[0]):
-        with pytest.raises(InvalidRequestError, match="where tables of the site lie"):
+        with pytest.raises(InvalidRequestError, match="where files of the site lie"):
             check_apart(bucket, [site])
     assert invoke(monkeypatch, "backup", "verify", bucket.url, "--recount") != 0
     assert "not offered for images in a bucket" in capsys.readouterr().err
@@ -508,14 +517,16 @@ def test_a_site_in_buckets_is_found_in_its_configuration(
     config.write_text(
         f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{tmp_path / "data"}"\n'
         f'lake-url = "{rows_in_bucket}"\ncommit-table-url = "{tables.url}"\n'
+        f'payload-url = "{url}/staged"\n'
     )
     given = ("--config", str(config), "--json")
     assert invoke(monkeypatch, "backup", f"{url}/images", *given) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["site"], made["files"]) == ("A", 5 + 6)
     assert list(made["commit_tables"]) == [commit_table.table_id]
-    assert invoke(monkeypatch, "backup", f"{tables.url}/images", *given) == 2
-    assert "where tables of the site lie" in capsys.readouterr().out
+    for taken in (tables.url, f"{url}/staged"):
+        assert invoke(monkeypatch, "backup", f"{taken}/images", *given) == 2
+        assert "where files of the site lie" in capsys.readouterr().out
     alone = ("--lake", rows_in_bucket, "--url", "http://127.0.0.1:9", "--json")
     assert invoke(monkeypatch, "backup", f"{url}/images", "--name", "rows", *alone) == 0
     said = capsys.readouterr()
