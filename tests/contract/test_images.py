@@ -647,6 +647,33 @@ def test_commit_tables_are_restored_into_a_bucket_and_nothing_is_overwritten(
     assert place.read(last) == b"else" and place.find(first) is None
 
 
+def test_no_commit_is_restored_after_one_that_is_not_there(
+    lake: Lake, commit_table: StagedTable, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process puts version 1, or the bucket refuses it, while a restore goes on."""
+    uuid, images = commit_table.table_id, images_at(str(tmp_path / "images"))
+    tables = commit_tables_below(commit_table.directory.parent)
+    image = back_up_replica(lake.path, images, name="one", commit_tables=tables).image
+    first, second, third = (f"{uuid}/{commit_file_name(version)}" for version in range(3))
+    create = BucketStore.create
+    for taken in (True, False):
+        place = bucket_at(f"{url}/{taken}")
+
+        def put(
+            store: BucketStore, key: str, content: Any, *, taken: bool = taken, **said: Any
+        ) -> Created:
+            if key == second and taken:
+                create(store, key, b"of another process")
+            elif key == second:
+                raise StorageError("refused")
+            return create(store, key, content, **said)
+
+        monkeypatch.setattr(BucketStore, "create", put)
+        with pytest.raises(InvalidRequestError if taken else StorageError):
+            restore_commit_tables(images, image, place.url)
+        assert place.find(first) is not None and place.find(third) is None
+
+
 def test_a_damaged_image_of_commit_tables_changes_nothing_in_a_bucket(
     lake: Lake, commit_table: StagedTable, images: ImageStore, url: str
 ) -> None:
