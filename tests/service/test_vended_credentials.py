@@ -16,11 +16,12 @@ from tests.service.test_catalog_api import STAGING, Caller, catalog
 from tests.support.delta_writer import DELTA, StagedTable, path_of
 from tests.support.store_servers import BUCKET, ROLE, SECRET, StoreServer, opened, seaweedfs
 
-from sparktxlog.errors import StoreForbiddenError
+from sparktxlog.errors import StoreForbiddenError, StoreUnavailableError
 from sparktxlog.files.stores.aws_signature import S3Keys
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.files.stores.vending import VendedKeys
+from sparktxlog.model.tables.commit_table import UUID_NAME
 
 
 @pytest.fixture(scope="module")
@@ -137,5 +138,25 @@ def test_no_commit_waits_for_a_service_that_gives_no_credentials(tmp_path: Path)
                 finally:
                     answers.set()
                     await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+
+
+def test_a_staging_table_without_credentials_is_given_up(tmp_path: Path) -> None:
+    """Nobody can write to it; while STS is down the places of a token must not be used up."""
+
+    async def main() -> None:
+        with patch("sparktxlog.runtime.commit_tables.commit_catalog.vendor_of") as vendor_of:
+            down = StoreUnavailableError("STS does not answer")
+            vendor_of.return_value = Mock(
+                **{"give.side_effect": down}, endpoint="https://sts.local"
+            )
+            async with catalog(tmp_path) as caller:
+                for _ in range(3):
+                    status, answer = await caller.ask("POST", STAGING, {"name": "t"})
+                    assert "STS does not answer" in answer["error"]["message"], (status, answer)
+                assert caller.node.base.budgets.staged_tables.used == 0
+                root = caller.node.config.commit_table_dir
+                assert not [one for one in root.iterdir() if UUID_NAME.fullmatch(one.name)]
 
     asyncio.run(main())

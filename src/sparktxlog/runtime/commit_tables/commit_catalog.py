@@ -49,6 +49,7 @@ from sparktxlog.errors import (
     StagedCommitError,
     StaleTimestampError,
     StorageError,
+    TxLogError,
     UnknownTableError,
     VersionConflictError,
 )
@@ -130,13 +131,7 @@ class CommitCatalog:
             ),
         )
         #: Tables that were given a place and not created yet.
-        self._staged = base.budgets.kept(
-            base.budgets.staged_tables,
-            lambda uuid: asyncio.gather(
-                base.run_on_files(places.where(uuid), places.drop_unused, uuid),
-                self._owners.release(uuid),
-            ),
-        )
+        self._staged = base.budgets.kept(base.budgets.staged_tables, self._forget)
         #: Takes the store of the tables.
         self.taking = StoreTaking(base, _STORE, places.where(""), places.take)
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
@@ -202,6 +197,19 @@ class CommitCatalog:
             raise
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
+
+    def _forget(self, uuid: str) -> asyncio.Future[list[Any]]:
+        """Forget a place that is given and not used; what removes it goes on by itself."""
+        return asyncio.gather(
+            self._base.run_on_files(self._places.where(uuid), self._places.drop_unused, uuid),
+            self._owners.release(uuid),
+        )
+
+    async def give_up(self, uuid: str) -> None:
+        """Give up a staging table of which nobody heard; upkeep removes what is left of it."""
+        self._staged.give(uuid, uuid)
+        with suppress(TxLogError):
+            await self._forget(uuid)
 
     async def credentials(self, uuid: str, *, writes: bool) -> tuple[StorageCredential, ...]:
         """Return credentials for a table's place; none if clients have their own.

@@ -41,7 +41,12 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
     read_update,
 )
-from sparktxlog.errors import InvalidRequestError, UnknownSchemaError, UnknownTableError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    TxLogError,
+    UnknownSchemaError,
+    UnknownTableError,
+)
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.granted import check_writes
@@ -140,7 +145,11 @@ class CatalogRoutes(RouteHandlers):
         check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         uuid, location = await self._catalog.stage(schema, body.name)
-        given = await self._catalog.credentials(uuid, writes=True)
+        try:
+            given = await self._catalog.credentials(uuid, writes=True)
+        except TxLogError:
+            await self._catalog.give_up(uuid)  # nobody knows of it
+            raise
         return staging_answer(uuid, location, given)
 
     async def create_delta_table(
