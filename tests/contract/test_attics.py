@@ -128,6 +128,24 @@ def test_a_worker_that_was_killed_when_a_table_was_gone_bars_no_entry(
     assert [*store.list("_sparktxlog/attic/dropped-kept-18")] == []
 
 
+def test_a_part_of_an_entry_is_not_restored_and_can_be_removed(lake: str, tmp_path: Path) -> None:
+    """Killed workers left them, and none goes on: a repair has other marks the next time."""
+    store, attic = bucket_at(lake), attic_of(lake)
+    for name in ("table-kept-a", "table-gone-b"):
+        part = Entry(id=name, kind=Kind.TABLE, why="", table=name.split("-")[1], mark=name[-1])
+        place = f"_sparktxlog/attic/{name}"
+        store.create(f"{place}/manifest.json", msgspec.json.encode(part))
+        store.create(f"{place}/content/data", b"a part")
+    store.create("_sparktxlog/attic/table-gone-b/moving", b"")
+    found = {entry.id: entry for entry in attic.entries(Kind.TABLE)}
+    assert len(found) == 2
+    for entry in found.values():
+        with pytest.raises(InvalidRequestError, match="is not whole"):
+            attic.restore(entry, tmp_path / "back")
+        attic.remove(entry)
+    assert [one.id for one in attic.entries()] == ["dropped-t-17"]
+
+
 def test_maintain_empties_the_attic_of_a_lake_in_a_bucket(
     lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,12 +58,20 @@ class BucketAttic:
         """As `Attic.restore`: objects are read from the bucket.
 
         Raises:
-            InvalidRequestError: There is something at that path, or a worker is filling the entry
+            InvalidRequestError: There is something at that path, or the entry is not whole
                 (definite).
             DiskFullError, StorageError: Nothing is there; repeat it.
         """
         refuse_taken(to)
         self._refuse_moving(entry)
+        if not entry.at and entry.kind is not Kind.UNKNOWN:
+            raise InvalidRequestError(
+                f"{entry.id} is not whole: a worker that filled it was killed",
+                hint="What it should have is in the table's place still, or in another entry of "
+                "the table: `sparktxlog attic list`.  Remove this one.",
+                field="id",
+                value=entry.id,
+            )
         restoring, below = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring"), entry.id
         try:
             with storing(to):
@@ -141,7 +149,7 @@ class BucketAttic:
     def _is_left(self, identity: str, table: str) -> bool:
         """Return whether some of a table that an entry has is still in its place.
 
-        A worker that was killed later does not go on: the table is gone, or is another one.
+        Else no worker goes on with it: the table is gone, or is another one.
         """
         below = f"{identity}/{CONTENT}/"
         kept = {
@@ -151,12 +159,12 @@ class BucketAttic:
         there = {
             (one.key.removeprefix(f"{table}/"), one.size_bytes) for one in self._tables.list(table)
         }
-        return bool(there) and there <= kept
+        return bool(there) and (there <= kept or kept <= there)
 
     def _refuse_moving(self, entry: Entry) -> bool:
         """Raise if a worker fills an entry; return whether one that was killed left its mark."""
         is_marked = self._store.find(f"{entry.id}/{_MOVING}") is not None
-        if is_marked and (not entry.at or self._is_left(entry.id, entry.table)):
+        if is_marked and self._is_left(entry.id, entry.table):
             raise InvalidRequestError(
                 f"a worker is moving a table to {entry.id}, or was killed while it did",
                 hint="Let a worker of the site run: it goes on with that.",
