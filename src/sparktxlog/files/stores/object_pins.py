@@ -121,7 +121,9 @@ class ObjectPins:
         return True
 
     def release_others(self, live: Collection[str] = ()) -> list[str]:
-        """As `Pinning.release_others`."""
+        """As `Pinning.release_others`; the directory says later that a node has its leases here."""
+        with storing(self._root):
+            self._root.mkdir(parents=True, exist_ok=True)
         return [one for one in _leases(self._root) if one not in live and self.release(one)]
 
 
