@@ -701,6 +701,11 @@ def test_the_command_restores_a_site_into_its_bucket(
     plan = json.loads(capsys.readouterr().out)
     assert (plan["free_bytes"], plan["size_bytes"]) == (None, image.size_bytes)
     assert list(bucket_at(f"{url}/rows").list()) == []
+    bucket_at(f"{url}/rows").create("t/of-another-worker", b"")
+    assert invoke(monkeypatch, *given, "--no-verify", "--json") == 2
+    assert "is not empty" in capsys.readouterr().out
+    assert list(bucket_at(f"{url}/tables").list()) == []
+    bucket_at(f"{url}/rows").remove(["t/of-another-worker"])
     assert invoke(monkeypatch, *given, "--no-verify", "--json") == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["lake"], done["restored_commit_tables"]) == (f"{url}/rows", 1)

@@ -279,9 +279,11 @@ def _write_image(
     verify: bool,
 ) -> tuple[dict[str, Any], Wrong]:
     """Do what `restore` does; return its result, and the tables that differ."""
-    from sparktxlog.worker.backup.restoring import restore_replica
+    from sparktxlog.worker.backup.restoring import check_room, restore_replica
 
     begun = time.monotonic()
+    # First: else commit tables are there, and the answer says that nothing was done.
+    check_room(lake, force_clean=force_clean)
     restored = _restore_commit_tables(store, image, commit_tables)
     with _bar("restoring") as tell:
         state = restore_replica(store, image, lake, force_clean=force_clean, tell=tell)
