@@ -198,7 +198,7 @@ class CommitCatalog:
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
 
-    def _forget(self, uuid: str) -> asyncio.Future[list[Any]]:
+    def _forget(self, uuid: str) -> asyncio.Future[tuple[Any, None]]:
         """Forget a place that is given and not used; what removes it goes on by itself."""
         return asyncio.gather(
             self._base.run_on_files(self._places.where(uuid), self._places.drop_unused, uuid),
