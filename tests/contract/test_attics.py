@@ -18,6 +18,7 @@ from sparktxlog.api.jobs.job import JobContext
 from sparktxlog.api.jobs.upkeep import maintain
 from sparktxlog.attic.attic import Entry, Kind
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.worker.backup.removal import SiteLog, Unwanted, remove_expired
 from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.lake_places import attic_of, bucket_at
@@ -77,6 +78,8 @@ def test_the_attic_is_emptied_by_age_and_what_a_kill_left_goes(lake: str) -> Non
     moving = Entry(id="dropped-y-2", kind=Kind.DROPPED, why="", table="y", at=1)
     store.create(f"{place}/dropped-y-2/manifest.json", msgspec.json.encode(moving))
     store.create(f"{place}/dropped-y-2/moving", b"")
+    for key in ("y/a", f"{place}/dropped-y-2/content/a", f"{place}/dropped-y-2/content/b"):
+        store.create(key, b"a")
     store.create(f"{place}/strange/manifest.json", b"?")
     assert [one.id for one in attic.entries()] == ["dropped-y-2", "strange", "dropped-t-17"]
     assert attic.entries()[1].kind is Kind.UNKNOWN
@@ -89,10 +92,58 @@ def test_the_attic_is_emptied_by_age_and_what_a_kill_left_goes(lake: str) -> Non
     assert done.removed == dry.removed == ["dropped-t-17"]
     assert (done.kept, done.files, done.size_bytes) == (2, 2, 38)
     left = {one.key.removeprefix(f"{place}/") for one in store.list(place)}
-    assert left == {"dropped-y-2/manifest.json", "dropped-y-2/moving", "strange/manifest.json"}
+    parts = ("content/a", "content/b", "manifest.json", "moving")
+    assert left == {"strange/manifest.json", *(f"dropped-y-2/{part}" for part in parts)}
     for act in (attic.remove, lambda one: attic.restore(one, Path("/nowhere/back"))):
         with pytest.raises(InvalidRequestError, match="a worker is moving"):
             act(attic.entries()[0])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_that_was_killed_when_a_table_was_gone_bars_no_entry(
+    lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """No worker goes on with a table that is not there, or is another one by now."""
+    store, attic, remove = bucket_at(lake), attic_of(lake), PartOfStore.remove
+
+    class Killed(Exception):
+        pass
+
+    def killed(part: PartOfStore, keys: list[str]) -> None:
+        if keys == ["moving"]:
+            raise Killed
+        remove(part, keys)
+
+    monkeypatch.setattr(PartOfStore, "remove", killed)
+    with pytest.raises(Killed):
+        BucketLake(store, lambda: None).set_aside("kept", "18", "the log dropped it")
+    monkeypatch.setattr(PartOfStore, "remove", remove)
+    if again:
+        store.create("kept/_delta_log/0.json", b"of a table that was made later")
+    entry = next(one for one in attic.entries() if one.table == "kept")
+    assert entry.at > 0
+    attic.restore(entry, tmp_path / "back")
+    assert (tmp_path / "back/_delta_log/0.json").read_bytes() == b"kept/_delta_log/0.json"
+    attic.remove(entry)
+    assert [*store.list("_sparktxlog/attic/dropped-kept-18")] == []
+
+
+def test_a_part_of_an_entry_is_not_restored_and_can_be_removed(lake: str, tmp_path: Path) -> None:
+    """Killed workers left them, and none goes on: a repair has other marks the next time."""
+    store, attic = bucket_at(lake), attic_of(lake)
+    for name in ("table-kept-a", "table-gone-b"):
+        part = Entry(id=name, kind=Kind.TABLE, why="", table=name.split("-")[1], mark=name[-1])
+        place = f"_sparktxlog/attic/{name}"
+        store.create(f"{place}/manifest.json", msgspec.json.encode(part))
+        store.create(f"{place}/content/data", b"a part")
+    store.create("_sparktxlog/attic/table-gone-b/moving", b"")
+    found = {entry.id: entry for entry in attic.entries(Kind.TABLE)}
+    assert len(found) == 2
+    for entry in found.values():
+        with pytest.raises(InvalidRequestError, match="is not whole"):
+            attic.restore(entry, tmp_path / "back")
+        attic.remove(entry)
+    assert [one.id for one in attic.entries()] == ["dropped-t-17"]
 
 
 def test_maintain_empties_the_attic_of_a_lake_in_a_bucket(

@@ -269,10 +269,19 @@ back_up_replica({str(lake.path)!r}, images_at({bucket.url!r}), name="one", tell=
 def test_contents_of_no_image_go(lake: Lake, bucket: BucketImages) -> None:
     back_up_replica(lake.path, bucket, name="one")
     before = _contents(bucket)
-    bucket.store.create("contents/left", b"of a backup that was killed")
+    bucket.store.create(f"contents/{'0' * 64}-27", b"of a backup that was killed")
     with bucket.writing() as writer:
         assert writer.remove(dry_run=True) == writer.remove() == (1, 27)
     assert _contents(bucket) == before
+
+
+def test_objects_of_others_among_the_contents_stay(lake: Lake, bucket: BucketImages) -> None:
+    image = back_up_replica(lake.path, bucket, name="one").image
+    other = "contents/orders/part-0.parquet"
+    bucket.store.create(other, b"of a table")
+    with bucket.writing() as writer:
+        assert writer.remove(["one"])[0] == image.files + 1
+    assert _contents(bucket) == {other}
 
 
 def test_a_writer_that_lost_its_lock_removes_nothing(lake: Lake, bucket: BucketImages) -> None:
@@ -336,7 +345,7 @@ def test_places_that_are_none_are_refused(
     outside, around = bucket.url[:-1], f"{bucket.url}/rows"
     check_apart(bucket, [outside, around])
     for site in (bucket.url, bucket.url.rpartition("/")[0]):
-        with pytest.raises(InvalidRequestError, match="where tables of the site lie"):
+        with pytest.raises(InvalidRequestError, match="where files of the site lie"):
             check_apart(bucket, [site])
     assert invoke(monkeypatch, "backup", "verify", bucket.url, "--recount") != 0
     assert "not offered for images in a bucket" in capsys.readouterr().err
@@ -508,14 +517,16 @@ def test_a_site_in_buckets_is_found_in_its_configuration(
     config.write_text(
         f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{tmp_path / "data"}"\n'
         f'lake-url = "{rows_in_bucket}"\ncommit-table-url = "{tables.url}"\n'
+        f'payload-url = "{url}/staged"\n'
     )
     given = ("--config", str(config), "--json")
     assert invoke(monkeypatch, "backup", f"{url}/images", *given) == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["site"], made["files"]) == ("A", 5 + 6)
     assert list(made["commit_tables"]) == [commit_table.table_id]
-    assert invoke(monkeypatch, "backup", f"{tables.url}/images", *given) == 2
-    assert "where tables of the site lie" in capsys.readouterr().out
+    for taken in (tables.url, f"{url}/staged"):
+        assert invoke(monkeypatch, "backup", f"{taken}/images", *given) == 2
+        assert "where files of the site lie" in capsys.readouterr().out
     alone = ("--lake", rows_in_bucket, "--url", "http://127.0.0.1:9", "--json")
     assert invoke(monkeypatch, "backup", f"{url}/images", "--name", "rows", *alone) == 0
     said = capsys.readouterr()
@@ -636,6 +647,33 @@ def test_commit_tables_are_restored_into_a_bucket_and_nothing_is_overwritten(
     assert place.read(last) == b"else" and place.find(first) is None
 
 
+def test_no_commit_is_restored_after_one_that_is_not_there(
+    lake: Lake, commit_table: StagedTable, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process puts version 1, or the bucket refuses it, while a restore goes on."""
+    uuid, images = commit_table.table_id, images_at(str(tmp_path / "images"))
+    tables = commit_tables_below(commit_table.directory.parent)
+    image = back_up_replica(lake.path, images, name="one", commit_tables=tables).image
+    first, second, third = (f"{uuid}/{commit_file_name(version)}" for version in range(3))
+    create = BucketStore.create
+    for taken in (True, False):
+        place = bucket_at(f"{url}/{taken}")
+
+        def put(
+            store: BucketStore, key: str, content: Any, *, taken: bool = taken, **said: Any
+        ) -> Created:
+            if key == second and taken:
+                create(store, key, b"of another process")
+            elif key == second:
+                raise StorageError("refused")
+            return create(store, key, content, **said)
+
+        monkeypatch.setattr(BucketStore, "create", put)
+        with pytest.raises(InvalidRequestError if taken else StorageError):
+            restore_commit_tables(images, image, place.url)
+        assert place.find(first) is not None and place.find(third) is None
+
+
 def test_a_damaged_image_of_commit_tables_changes_nothing_in_a_bucket(
     lake: Lake, commit_table: StagedTable, images: ImageStore, url: str
 ) -> None:
@@ -663,6 +701,11 @@ def test_the_command_restores_a_site_into_its_bucket(
     plan = json.loads(capsys.readouterr().out)
     assert (plan["free_bytes"], plan["size_bytes"]) == (None, image.size_bytes)
     assert list(bucket_at(f"{url}/rows").list()) == []
+    bucket_at(f"{url}/rows").create("t/of-another-worker", b"")
+    assert invoke(monkeypatch, *given, "--no-verify", "--json") == 2
+    assert "is not empty" in capsys.readouterr().out
+    assert list(bucket_at(f"{url}/tables").list()) == []
+    bucket_at(f"{url}/rows").remove(["t/of-another-worker"])
     assert invoke(monkeypatch, *given, "--no-verify", "--json") == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["lake"], done["restored_commit_tables"]) == (f"{url}/rows", 1)

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     StoreUnavailableError,
 )
 from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.object_pins import ObjectPins
 from sparktxlog.storage.commit_tables.bucket_tables import BucketTables
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
@@ -304,6 +305,11 @@ def test_maintain_has_the_lock_while_it_removes_and_is_refused_else(
         table.replace("attempt.parquet", b"of an attempt that failed")
         tables = {"t": ReplicaTable(definition=ORDERS, version=0)}
         replica.save(replace(replica.load(), position=9, tables=tables))
+        # A worker makes its directory, also on a machine of its own.
+        with pytest.raises(InvalidRequestError, match="is not on this machine"):
+            maintain_bucket(reached, here, wanted)
+        assert table.find("attempt.parquet") is not None
+        ObjectPins(replica.place.store, here).release_others()  # the node starts
         (refused,) = maintain_bucket(reached, here, wanted)
         assert "VACUUM, for the replica in" in refused.skipped and not refused.vacuumed
         assert table.find("attempt.parquet") is not None

@@ -488,6 +488,26 @@ def test_a_table_that_came_after_a_broken_move_is_kept_as_well(
     assert kept == [{*before}, {*given}]
 
 
+def test_a_table_that_is_whole_is_begun_no_more(
+    store: BucketStore, donated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ended before it removed its mark: what others wrote since is rows of theirs."""
+    lake, remove = BucketLake(store, lambda: None), BucketStore.remove
+
+    def killed(part: BucketStore, keys: list[str]) -> None:
+        if keys == ["_sparktxlog/placing/t"]:
+            raise LockedError("killed here")
+        remove(part, keys)
+
+    monkeypatch.setattr(BucketStore, "remove", killed)
+    with pytest.raises(LockedError):
+        lake.take_over("t", donated, "c")
+    assert files_of(lake, "t") == contents(donated) and not lake.is_begun("t", "c")
+    newest = max(key for key in contents(donated) if key.endswith(".json"))
+    lake.table("t").replace(newest, b"of another donor")
+    assert lake.is_begun("t", "c")
+
+
 def test_what_another_donor_left_goes_before_the_table_is_there(
     tmp_path: Path, store: BucketStore, donated: Path
 ) -> None:

@@ -8,6 +8,7 @@ import socket
 import uuid
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 import numpy as np
@@ -19,6 +20,8 @@ from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.codec.containers.assembly import assemble_rows
 from sparktxlog.codec.containers.sections import write_section
+from sparktxlog.files.stores.aws_signature import S3Keys
+from sparktxlog.files.stores.vending import VendedKeys
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.runtime.node import Node
 
@@ -242,6 +245,40 @@ def test_a_place_that_a_token_asked_for_is_no_other_tokens(tmp_path: Path) -> No
             own, *others = (Caller(node, session, shown) for shown in (OWN, CLIENT, ADMIN))
             await a_staged_table_is_of_who_asked(own, others)
             await an_upload_is_of_who_began_it(own, others)
+
+    asyncio.run(main())
+
+
+def test_credentials_of_a_place_are_no_way_round_a_grant(tmp_path: Path) -> None:
+    """Its UUID is no secret, and the place stays when it is a table, and when that is dropped."""
+    token, grants = tmp_path / "reports", tmp_path / "grants.toml"
+    token.touch(0o600)
+    token.write_text(OWN)
+    grants.write_text(f'[reports]\ntoken-file = "{token}"\nwrite = ["default.*"]\n')
+    given = VendedKeys(S3Keys("key", "secret", "token"), 10**13)
+
+    async def main() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        more = {"client_token": CLIENT, "admin_token": ADMIN, "grants_file": str(grants)}
+        config = config_of(tmp_path, "A", {"A": listener.getsockname()[1]}, **more)
+        with patch("sparktxlog.runtime.commit_tables.commit_catalog.vendor_of") as vendor_of:
+            vendor_of.return_value.give.return_value = given
+            async with serving(config, listener) as node, aiohttp.ClientSession() as session:
+                own, free, admin = (Caller(node, session, one) for one in (OWN, CLIENT, ADMIN))
+                await free.good("POST", f"{API}/schemas", {"name": "hr", "catalog_name": "tx"})
+                staging = path_of(schema="hr").replace("/tables", "/staging-tables")
+                table = StagedTable.of(await free.good("POST", staging, {"name": "x"}))
+                table.write_first()
+                credentials = f"{DELTA}/staging-tables/{table.table_id}/credentials"
+                for one in (own, admin):
+                    assert is_forbidden(await one("GET", credentials))
+                assert (await free.good("GET", credentials))["storage-credentials"]
+                await free.good("POST", path_of(schema="hr"), table.creation("x"))
+                assert is_forbidden(await own("GET", credentials))
+                assert (await free.good("GET", credentials))["storage-credentials"]
+                await free.good("DELETE", path_of("x", "hr"))
+                for one in (own, free):
+                    assert is_forbidden(await one("GET", credentials))
 
     asyncio.run(main())
 

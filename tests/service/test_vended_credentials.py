@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from tests.service.test_catalog_api import STAGING, Caller, catalog
 from tests.support.delta_writer import DELTA, StagedTable, path_of
 from tests.support.store_servers import BUCKET, ROLE, SECRET, StoreServer, opened, seaweedfs
 
-from sparktxlog.errors import StoreForbiddenError
+from sparktxlog.errors import StoreForbiddenError, StoreUnavailableError
 from sparktxlog.files.stores.aws_signature import S3Keys
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.files.stores.vending import VendedKeys
+from sparktxlog.model.tables.commit_table import UUID_NAME
 
 
 @pytest.fixture(scope="module")
@@ -104,5 +108,55 @@ def test_a_role_that_may_not_be_assumed_is_named(tmp_path: Path, server: StoreSe
             message = answer["error"]["message"]
             assert status == 500 and other in message and "trust policy" in message, answer
             assert SECRET not in str(answer)
+
+    asyncio.run(main())
+
+
+def test_no_commit_waits_for_a_service_that_gives_no_credentials(tmp_path: Path) -> None:
+    given = VendedKeys(S3Keys("key", "secret", "token"), 10**13)
+    asked, answers = threading.Semaphore(0), threading.Event()
+
+    def give(part: str, *, writes: bool) -> VendedKeys:
+        asked.release()
+        answers.wait(60)
+        return given
+
+    async def main() -> None:
+        with patch("sparktxlog.runtime.commit_tables.commit_catalog.vendor_of") as vendor_of:
+            vendor_of.return_value = Mock(give=give, endpoint="https://sts.local")
+            async with catalog(tmp_path) as caller:
+                answers.set()
+                table = await caller.create()
+                answers.clear()
+                path = f"{path_of('t')}/credentials?operation=READ"
+                waiting = [asyncio.create_task(caller.ask("GET", path)) for _ in range(4)]
+                try:
+                    for _ in range(5):  # that of the staging table, too
+                        await asyncio.to_thread(asked.acquire)
+                    commit = caller.commit(table.update(table.stage(1)))
+                    assert (await asyncio.wait_for(commit, 15))[0] == 200
+                finally:
+                    answers.set()
+                    await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+
+
+def test_a_staging_table_without_credentials_is_given_up(tmp_path: Path) -> None:
+    """Nobody can write to it; while STS is down the places of a token must not be used up."""
+
+    async def main() -> None:
+        with patch("sparktxlog.runtime.commit_tables.commit_catalog.vendor_of") as vendor_of:
+            down = StoreUnavailableError("STS does not answer")
+            vendor_of.return_value = Mock(
+                **{"give.side_effect": down}, endpoint="https://sts.local"
+            )
+            async with catalog(tmp_path) as caller:
+                for _ in range(3):
+                    status, answer = await caller.ask("POST", STAGING, {"name": "t"})
+                    assert "STS does not answer" in answer["error"]["message"], (status, answer)
+                assert caller.node.base.budgets.staged_tables.used == 0
+                root = caller.node.config.commit_table_dir
+                assert not [one for one in root.iterdir() if UUID_NAME.fullmatch(one.name)]
 
     asyncio.run(main())

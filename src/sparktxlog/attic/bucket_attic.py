@@ -2,7 +2,7 @@
 
     <root>/<id>/manifest.json   as on a disk; an entry without one is in no list
     <root>/<id>/content/…       what was set aside
-    <root>/<id>/moving          a worker is filling it: it stays at any age
+    <root>/<id>/moving          a worker is filling it, or removes the table: it stays at any age
 
 Only a worker puts something there, under its lock.  An entry loses its manifest first, so after a
 kill nobody restores a part of one; `empty` removes the rest.
@@ -34,10 +34,11 @@ class BucketAttic:
 
     Args:
         store: Its root is the attic.
+        tables: Its root is the lake.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, tables: Store) -> None:
+        self._store, self._tables = store, tables
 
     def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:
         """As `Attic.entries`."""
@@ -57,12 +58,20 @@ class BucketAttic:
         """As `Attic.restore`: objects are read from the bucket.
 
         Raises:
-            InvalidRequestError: There is something at that path, or a worker is filling the entry
+            InvalidRequestError: There is something at that path, or the entry is not whole
                 (definite).
             DiskFullError, StorageError: Nothing is there; repeat it.
         """
         refuse_taken(to)
         self._refuse_moving(entry)
+        if not entry.at and entry.kind is not Kind.UNKNOWN:
+            raise InvalidRequestError(
+                f"{entry.id} is not whole: a worker that filled it was killed",
+                hint="What it should have is in the table's place still, or in another entry of "
+                "the table: `sparktxlog attic list`.  Remove this one.",
+                field="id",
+                value=entry.id,
+            )
         restoring, below = to.with_name(f".{to.name}.{uuid.uuid4().hex}.restoring"), entry.id
         try:
             with storing(to):
@@ -82,7 +91,9 @@ class BucketAttic:
         Raises:
             InvalidRequestError: A worker is filling it (definite).
         """
-        self._refuse_moving(entry)
+        if self._refuse_moving(entry):
+            # First what would keep the rest for ever, then what makes it an entry.
+            self._store.remove([f"{entry.id}/{_MOVING}"])
         self._store.remove([f"{entry.id}/{MANIFEST}"])
         self._store.remove([found.key for found in self._store.list(entry.id)])
 
@@ -128,18 +139,36 @@ class BucketAttic:
                 with suppress(ObjectMissingError):  # removed meanwhile
                     content = self._store.read(f"{identity}/{MANIFEST}")
                     entry = msgspec.json.decode(content, type=Entry)
-                    is_moving = f"{identity}/{_MOVING}" in keys
-                    at = 0 if is_moving else entry.at
-                    yield msgspec.structs.replace(entry, id=identity, directory=directory, at=at)
+                    if f"{identity}/{_MOVING}" in keys and self._is_left(identity, entry.table):
+                        entry = msgspec.structs.replace(entry, at=0)
+                    yield msgspec.structs.replace(entry, id=identity, directory=directory)
             except msgspec.MsgspecError as error:
                 why = f"its manifest cannot be read: {error}"
                 yield Entry(id=identity, kind=Kind.UNKNOWN, why=why, directory=directory)
 
-    def _refuse_moving(self, entry: Entry) -> None:
-        if self._store.find(f"{entry.id}/{_MOVING}") is not None:
+    def _is_left(self, identity: str, table: str) -> bool:
+        """Return whether some of a table that an entry has is still in its place.
+
+        Else no worker goes on with it: the table is gone, or is another one.
+        """
+        below = f"{identity}/{CONTENT}/"
+        kept = {
+            (one.key.removeprefix(below), one.size_bytes)
+            for one in self._store.list(f"{identity}/{CONTENT}")
+        }
+        there = {
+            (one.key.removeprefix(f"{table}/"), one.size_bytes) for one in self._tables.list(table)
+        }
+        return bool(there) and (there <= kept or kept <= there)
+
+    def _refuse_moving(self, entry: Entry) -> bool:
+        """Raise if a worker fills an entry; return whether one that was killed left its mark."""
+        is_marked = self._store.find(f"{entry.id}/{_MOVING}") is not None
+        if is_marked and self._is_left(entry.id, entry.table):
             raise InvalidRequestError(
                 f"a worker is moving a table to {entry.id}, or was killed while it did",
                 hint="Let a worker of the site run: it goes on with that.",
                 field="id",
                 value=entry.id,
             )
+        return is_marked

@@ -17,6 +17,8 @@ from tests.support.node_processes import free_ports
 
 from sparktxlog.cli.doctor import disks, software, ways
 from sparktxlog.cli.doctor.findings import Grade
+from sparktxlog.cli.doctor.store_checks import check_vending
+from sparktxlog.config import load_config
 
 OK, WARNING, PROBLEM = Grade.OK, Grade.WARNING, Grade.PROBLEM
 
@@ -290,3 +292,17 @@ def test_a_configuration_is_examined_without_a_node(
     wrong = [one for one in told["findings"] if one["grade"] == "problem"]
     assert [one["check"] for one in wrong] == ["configuration"]
     assert "Did you mean 'signature-interval'?" in wrong[0]["fix"]
+
+
+def test_a_role_that_the_node_has_no_keys_for_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    config = tmp_path / "a.toml"
+    config.write_text(
+        f'node-id = "A"\nmaster-url = "http://127.0.0.1:7070"\ndata-dir = "{tmp_path}"\n'
+        'commit-table-url = "s3://lake/a"\nstore-vend-role = "arn:aws:iam::1:role/r"\n'
+    )
+    (found,) = check_vending(load_config(config))
+    assert found.grade is PROBLEM and "needs credentials" in found.text
+    assert "store-credentials-file" in found.fix

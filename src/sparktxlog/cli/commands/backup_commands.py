@@ -279,9 +279,11 @@ def _write_image(
     verify: bool,
 ) -> tuple[dict[str, Any], Wrong]:
     """Do what `restore` does; return its result, and the tables that differ."""
-    from sparktxlog.worker.backup.restoring import restore_replica
+    from sparktxlog.worker.backup.restoring import check_room, restore_replica
 
     begun = time.monotonic()
+    # First: else commit tables are there, and the answer says that nothing was done.
+    check_room(lake, force_clean=force_clean)
     restored = _restore_commit_tables(store, image, commit_tables)
     with _bar("restoring") as tell:
         state = restore_replica(store, image, lake, force_clean=force_clean, tell=tell)
@@ -402,8 +404,16 @@ class _Source:
     #: Empty = no node serves the lake.
     site: str = ""
     commit_tables: Sequence[KeptCommitTable] = ()
-    #: Of the site's tables in buckets.
+    #: Of the site's tables and staged files in buckets.
     urls: Sequence[str] = ()
+
+
+#: Prefixes of a bucket in which a node, or its worker, removes what it does not know.
+_URLS = ("lake_url", "commit_table_url", "payload_url")
+
+
+def _urls_of(said: Mapping[str, Any]) -> list[str]:
+    return [said[name] for name in _URLS if said.get(name)]
 
 
 def _source(given: str | None, config: Path | None, url: str) -> _Source:
@@ -422,7 +432,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
             lake=lake or checked.lake_url or checked.lake_dir,
             site=checked.node_id,
             commit_tables=commit_tables_below(checked.commit_table_url or checked.commit_table_dir),
-            urls=[url for url in (checked.lake_url, checked.commit_table_url) if url],
+            urls=_urls_of({name: getattr(checked, name) for name in _URLS}),
         )
     api = NodeApi(url)
     try:
@@ -450,7 +460,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
         lake=_place(root),
         site=str(info["node_id"]),
         commit_tables=commit_tables_below(url_of_tables or Path(info["commit_table_dir"]), shown),
-        urls=[url for url in (info.get("lake_url"), url_of_tables) if url],
+        urls=_urls_of(info),
     )
 
 

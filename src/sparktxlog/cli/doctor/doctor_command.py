@@ -121,14 +121,13 @@ def _tried(config: NodeConfig | None, stores: Sequence[str]) -> Iterator[Finding
         return
     from sparktxlog.cli.doctor.store_checks import check_stores, check_vending
     from sparktxlog.files.stores.store_settings import StoreSettings
-    from sparktxlog.runtime.commit_tables.site_places import settings_of_stores, vendor_of
+    from sparktxlog.runtime.commit_tables.site_places import settings_of_stores
 
     environment = StoreSettings.of_environment
     settings = environment() if config is None else settings_of_stores(config)
     yield from check_stores(dict.fromkeys([*own, *stores]), settings)
-    vendor = None if config is None else vendor_of(config)
-    if config is not None and vendor is not None:
-        yield check_vending(vendor, config.store_vend_role)
+    if config is not None:
+        yield from check_vending(config)
 
 
 def _exposed(config: NodeConfig) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 
 if TYPE_CHECKING:
-    from sparktxlog.files.stores.vending import Vendor
+    from sparktxlog.config import NodeConfig
 
 
 def check_stores(urls: Iterable[str], settings: StoreSettings) -> Iterator[Finding]:
@@ -29,13 +29,19 @@ def check_stores(urls: Iterable[str], settings: StoreSettings) -> Iterator[Findi
             yield problem("store", error.message, error.hint or "Look at the store.")
 
 
-def check_vending(vendor: Vendor, role: str) -> Finding:
-    """Try whether sessions of a role reach what they shall, and nothing else."""
+def check_vending(config: NodeConfig) -> Iterator[Finding]:
+    """Try whether sessions of a node's role, if it has one, reach what they shall and no more."""
+    from sparktxlog.runtime.commit_tables.site_places import vendor_of
+
     try:
+        if (vendor := vendor_of(config)) is None:
+            return
         vendor.prove()
     except TxLogError as error:
-        return problem("store", error.message, error.hint or "Look at store-vend-role.")
-    return good("store", f"sessions of {role} reach the prefix that they are for, and no other")
+        yield problem("store", error.message, error.hint or "Look at store-vend-role.")
+        return
+    text = f"sessions of {config.store_vend_role} reach the prefix that they are for, and no other"
+    yield good("store", text)
 
 
 def _check(url: str, settings: StoreSettings) -> Finding:

@@ -14,15 +14,19 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from sparktxlog.errors import CorruptLogError, FileChangedError, NotFoundError, ObjectMissingError
 from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.files.pins import changed
-from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.store import Found
 from sparktxlog.model.copying import OfferedFile
+
+if TYPE_CHECKING:
+    # Sites on disks have no library for buckets.
+    from sparktxlog.files.stores.bucket import BucketStore
 
 #: Below the directory of the lake.
 LEASES = Path("_sparktxlog", "leases")
@@ -117,7 +121,9 @@ class ObjectPins:
         return True
 
     def release_others(self, live: Collection[str] = ()) -> list[str]:
-        """As `Pinning.release_others`."""
+        """As `Pinning.release_others`; the directory says later that a node has its leases here."""
+        with storing(self._root):
+            self._root.mkdir(parents=True, exist_ok=True)
         return [one for one in _leases(self._root) if one not in live and self.release(one)]
 
 

@@ -187,6 +187,11 @@ class Vendor:
         self._giving, self._proving = threading.Lock(), threading.Lock()
         self._is_proved = False
 
+    @property
+    def endpoint(self) -> str:
+        """URL of the service that begins the sessions."""
+        return self._role.endpoint
+
     def give(self, part: str, *, writes: bool) -> VendedKeys:
         """Return credentials for what is below a part; at least a third of their time is left.
 

@@ -49,6 +49,7 @@ from sparktxlog.errors import (
     StagedCommitError,
     StaleTimestampError,
     StorageError,
+    TxLogError,
     UnknownTableError,
     VersionConflictError,
 )
@@ -130,13 +131,7 @@ class CommitCatalog:
             ),
         )
         #: Tables that were given a place and not created yet.
-        self._staged = base.budgets.kept(
-            base.budgets.staged_tables,
-            lambda uuid: asyncio.gather(
-                base.run_on_files(places.where(uuid), places.drop_unused, uuid),
-                self._owners.release(uuid),
-            ),
-        )
+        self._staged = base.budgets.kept(base.budgets.staged_tables, self._forget)
         #: Takes the store of the tables.
         self.taking = StoreTaking(base, _STORE, places.where(""), places.take)
         #: UUID → the lock of `turn`, while somebody holds it or waits for it.
@@ -203,17 +198,36 @@ class CommitCatalog:
         _log.info("commit table staged", table=full, uuid=uuid)
         return uuid, self._places.location(uuid)
 
+    def _forget(self, uuid: str) -> asyncio.Future[tuple[Any, None]]:
+        """Forget a place that is given and not used; what removes it goes on by itself."""
+        return asyncio.gather(
+            self._base.run_on_files(self._places.where(uuid), self._places.drop_unused, uuid),
+            self._owners.release(uuid),
+        )
+
+    async def give_up(self, uuid: str) -> None:
+        """Give up a staging table of which nobody heard; upkeep removes what is left of it."""
+        self._staged.give(uuid, uuid)
+        with suppress(TxLogError):
+            await self._forget(uuid)
+
     async def credentials(self, uuid: str, *, writes: bool) -> tuple[StorageCredential, ...]:
         """Return credentials for a table's place; none if clients have their own.
 
         Raises:
+            ForbiddenError: It is no table, and another token asked for the place (definite).
             StoreNotReadyError, StoreForbiddenError, LyingStoreError: None is given (definite).
             StoreUnavailableError: STS is out of reach.
         """
         if self._vendor is None:
             return ()
+        if uuid not in self._base.master.commit_tables:
+            # That of a dropped table is still there, and nobody's.
+            self._owners.check_own(uuid)
         self.check_ready()
-        given = await self._run(uuid, partial(self._vendor.give, uuid, writes=writes))
+        # It works on no table: a service that does not answer keeps no thread of one.
+        give = partial(self._vendor.give, uuid, writes=writes)
+        given = await self._base.run_on_files(self._vendor.endpoint, give)
         _log.info("credentials given", uuid=uuid, writes=writes, key=given.keys.key)
         config = {
             "s3.access-key-id": given.keys.key,
@@ -246,6 +260,11 @@ class CommitCatalog:
         """
         self._owners.check(uuid, writes=False)
         return await self._run(uuid, self._places.has, uuid)
+
+    def name_at(self, uuid: str) -> str | None:
+        """Return the name of the table in a place; None = there is none (yet)."""
+        known = self._base.master.commit_tables.get(uuid)
+        return None if known is None else known.name
 
     async def create(self, schema: str, request: CreateTableRequest) -> ShownTable:
         """Make a staged table one of the log; a second request is a repeat.

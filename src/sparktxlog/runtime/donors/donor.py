@@ -19,7 +19,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
@@ -32,7 +33,6 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.files.pins import Pinned, Pinning, Pins
-from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.object_pins import ObjectPins
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
@@ -44,6 +44,10 @@ from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.lake_tables import LakeTables
+
+if TYPE_CHECKING:
+    # Sites on disks have no library for buckets.
+    from sparktxlog.files.stores.bucket import BucketStore
 
 _log = structlog.get_logger("sparktxlog.donor")
 
@@ -82,9 +86,9 @@ class Donor:
         self._throttle = throttle
         self._lake, self._tables = lake, LakeTables(lake)
         self._pins: Pinning = (
-            ObjectPins(lake, config.lake_dir)
-            if isinstance(lake, BucketStore)
-            else Pins(config.lake_dir)
+            Pins(config.lake_dir)
+            if isinstance(lake, Path)
+            else ObjectPins(cast("BucketStore", lake), config.lake_dir)
         )
         self._chunks = ChunkReader(config.replication_chunk_bytes)
         self._leases = Leases(clock=clock, on_end=self._ended, on_count=metrics.donor_leases.set)

@@ -87,12 +87,28 @@ class PlaceOwners:
         owner, caller = self._owned.get(place, (0, ""))[1], asks.get()
         if owner in ("", caller) or (caller == OPERATOR and not writes):
             return
-        raise ForbiddenError(
-            f"{place[:80]} was asked for with another token",
-            hint="Go on with the token that began, or begin again with your own: ask for another "
-            "staging table, or stage under another transaction id.  Operators may look.",
-            place=place[:80],
-        )
+        raise _of_another(place)
+
+    def check_own(self, place: str) -> None:
+        """Let the requester use a place that it asked for; without tokens that is anybody.
+
+        A place that is nobody's (any more) is refused, too.
+
+        Raises:
+            ForbiddenError: It did not (definite).
+        """
+        caller = asks.get()
+        if self._owned.get(place, (0, ANYBODY))[1] != caller:
+            raise _of_another(place)
 
     async def _put(self, number: int, value: bytes) -> None:
         await self._executor.write([PutValue(name=f"{_PREFIX}{number}", value=value)])
+
+
+def _of_another(place: str) -> ForbiddenError:
+    return ForbiddenError(
+        f"{place[:80]} was asked for with another token",
+        hint="Go on with the token that began, or begin again with your own: ask for another "
+        "staging table, or stage under another transaction id.  Operators may look.",
+        place=place[:80],
+    )

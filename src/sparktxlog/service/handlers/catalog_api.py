@@ -41,7 +41,12 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     UpdateTableRequest,
     read_update,
 )
-from sparktxlog.errors import InvalidRequestError, UnknownSchemaError, UnknownTableError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    TxLogError,
+    UnknownSchemaError,
+    UnknownTableError,
+)
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.granted import check_writes
@@ -140,7 +145,11 @@ class CatalogRoutes(RouteHandlers):
         check_writes(lambda: (f"{schema}.{body.name}",))
         self._rows.check_free(schema, body.name)
         uuid, location = await self._catalog.stage(schema, body.name)
-        given = await self._catalog.credentials(uuid, writes=True)
+        try:
+            given = await self._catalog.credentials(uuid, writes=True)
+        except TxLogError:
+            await self._catalog.give_up(uuid)  # nobody knows of it
+            raise
         return staging_answer(uuid, location, given)
 
     async def create_delta_table(
@@ -215,11 +224,14 @@ class CatalogRoutes(RouteHandlers):
         return CredentialsAnswer(await self._catalog.credentials(found.uuid, writes=writes))
 
     async def staging_credentials(self, table_id: str) -> CredentialsAnswer:
-        if not await self._catalog.is_staged(table_id.lower()):
+        uuid = table_id.lower()
+        if not await self._catalog.is_staged(uuid):
             raise UnknownTableError(
                 f"no staging table has UUID {table_id[:40]!r}", value=table_id[:40]
             )
-        return CredentialsAnswer(await self._catalog.credentials(table_id.lower(), writes=True))
+        if (name := self._catalog.name_at(uuid)) is not None:  # it is a table by now
+            check_writes(lambda: (name,))
+        return CredentialsAnswer(await self._catalog.credentials(uuid, writes=True))
 
 
 def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str], str | None]:

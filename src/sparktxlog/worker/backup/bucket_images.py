@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ from sparktxlog.worker.lakes.lake_lease import LakeLease
 from sparktxlog.worker.lakes.lake_places import bucket_at, lock_store_at
 
 _IMAGES, _CONTENTS, _SUFFIX = "images", "contents", ".json"
+#: Digest and bytes; whatever else lies there is somebody else's.
+_CONTENT_KEY = re.compile("[0-9a-f]{64}-[0-9]+")
 #: Files that are sent, and chunks that are fetched, at the same time.
 _AT_ONCE = 8
 #: A backup waits for the proof of a bucket that is new to it.
@@ -109,7 +112,8 @@ class BucketImages(ImageStore):
         lease.take()
         try:
             contents = PartOfStore(self.store, _CONTENTS, lease.check)
-            there = {found.key: found.size_bytes for found in contents.list()}
+            listed = (one for one in contents.list() if _CONTENT_KEY.fullmatch(one.key))
+            there = {found.key: found.size_bytes for found in listed}
             yield _Writer(self, contents, PartOfStore(self.store, _IMAGES, lease.check), there)
         finally:
             lease.release()

@@ -10,7 +10,7 @@ under its lock and the marker, commits of commit tables after what they name.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -98,9 +98,7 @@ def restore_lake(
             keys = [key.removeprefix(below) for key in left if key.startswith(below)]
             replica.place.table(directory).remove(keys)
         wanted = [_Put(replica.place.table(name), path, name, file) for name, path, file in files]
-        for made, one in _put_all(store, image, wanted, _AT_ONCE, tell):
-            if made is Created.OTHER:
-                raise one.refused()
+        _put_all(store, image, wanted, _AT_ONCE, tell)
         replica.save(state)
         own.remove([RESTORING])
 
@@ -181,10 +179,7 @@ def restore_below(store: ImageStore, image: Image, root: str) -> tuple[int, int]
         ([one for one in missing if one not in later], _AT_ONCE),
         ([one for one in missing if one in later], 1),  # in the order of versions
     ):
-        for made, one in _put_all(store, image, wanted, at_once, lambda done, total: None):
-            if made is Created.OTHER:  # somebody was faster
-                raise one.refused()
-            written += made is Created.NEW
+        written += _put_all(store, image, wanted, at_once, lambda done, total: None)
     return written, len(present) - written
 
 
@@ -195,9 +190,16 @@ def _is_same(place: Store, found: Found, file: ImageFile, chunk_bytes: int) -> b
 
 def _put_all(
     store: ImageStore, image: Image, wanted: Sequence[_Put], at_once: int, tell: Progress
-) -> Iterator[tuple[Created, _Put]]:
-    """Put files of an image; yield what is under the key of each then, in their order."""
-    total, done = sum(one.file.size_bytes for one in wanted), 0
+) -> int:
+    """Put files of an image; return how many were not there.
+
+    With `at_once` 1 they are put in their order, and none after one that failed.
+
+    Raises:
+        InvalidRequestError: Another object has the place of one: somebody was faster (definite).
+        CorruptLogError, StorageError: As `restore_lake`.
+    """
+    total, done, written = sum(one.file.size_bytes for one in wanted), 0, 0
 
     def put(one: _Put) -> Created:
         original = store.checked(image, one.table, one.file)
@@ -208,10 +210,15 @@ def _put_all(
             is_other = True
         if is_other:
             raise store.damaged(image, one.table, one.file)
+        if made is Created.OTHER:
+            raise one.refused()
         return made
 
     with ThreadPoolExecutor(at_once, "restore") as threads:
-        for one, made in zip(wanted, threads.map(put, wanted), strict=True):
+        # A thread would go on with the next one before anybody sees that one failed.
+        results = map(put, wanted) if at_once == 1 else threads.map(put, wanted)
+        for one, made in zip(wanted, results, strict=True):
             done += one.file.size_bytes
+            written += made is Created.NEW
             tell(done, total)
-            yield made, one
+    return written

@@ -27,10 +27,10 @@ def images_at(place: str | Path) -> ImageStore:
 
 
 def check_apart(images: ImageStore, urls: Iterable[str]) -> None:
-    """Refuse images among the tables of a site, whose worker or node would take them for its own.
+    """Refuse images among the files of a site, whose worker or node would take them for its own.
 
     Args:
-        urls: Of the site's tables in buckets.
+        urls: Of the site's tables and staged files in buckets.
 
     Raises:
         InvalidRequestError: They would lie there (definite).
@@ -38,7 +38,7 @@ def check_apart(images: ImageStore, urls: Iterable[str]) -> None:
     for url in urls:
         if f"{images.url}/".startswith(f"{url}/"):
             raise InvalidRequestError(
-                f"{images.url} is in {url}, where tables of the site lie",
+                f"{images.url} is in {url}, where files of the site lie",
                 hint="Name a prefix of its own for images.",
                 field="directory",
                 value=images.url,

@@ -12,6 +12,7 @@ What a store took is durable, so no version is torn, and nothing has to be settl
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from time import time_ns
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from sparktxlog.attic.attic import Entry, Kind, entry_id
 from sparktxlog.delta.log_files import commits_among, is_in_log
 from sparktxlog.errors import ApplyError, ObjectMissingError, StorageError
-from sparktxlog.files.durability import sync_tree
+from sparktxlog.files.durability import storing, sync_tree
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.files.stores.whole_files import (
@@ -43,6 +44,14 @@ OWN = "_sparktxlog"
 ATTIC = f"{OWN}/attic"
 CONTENT, _MANIFEST, _MOVING = "content", "manifest.json", "moving"
 _PLACING = f"{OWN}/placing"
+
+
+class _Placing(msgspec.Struct):
+    #: Of the copy.
+    mark: str
+    #: The commit that is put last, below the table, and its SHA-256; empty = there is none.
+    last: str
+    digest: str
 
 
 class BucketLake:
@@ -271,11 +280,14 @@ class BucketLake:
         left goes first.
         """
         table, placing = self.table(name), f"{_PLACING}/{name}"
-        self._may_write()
-        self.store.replace(placing, mark.encode())
         files = files_below(directory)
-        table.remove([one.key for one in table.list() if one.key not in files])
         data, log, commits = in_order(files)
+        last = commits[-1] if commits else ""
+        with storing(directory):
+            digest = sha256(files[last].read_bytes()).hexdigest() if last else ""
+        self._may_write()
+        self.store.replace(placing, msgspec.json.encode(_Placing(mark, last, digest)))
+        table.remove([one.key for one in table.list() if one.key not in files])
         put_files(table, {key: files[key] for key in (*data, *log)})
         for key in commits:
             put_file(table, key, files[key])
@@ -283,11 +295,21 @@ class BucketLake:
         self.store.remove([placing])
 
     def is_begun(self, name: str, mark: str) -> bool:
-        """As `Lake.is_begun`."""
+        """As `Lake.is_begun`.
+
+        A table whose last commit is there is whole.  Somebody may have written to it since.
+        """
         try:
-            return self.store.read(f"{_PLACING}/{name}") == mark.encode()
-        except ObjectMissingError:
+            content = self.store.read(f"{_PLACING}/{name}")
+            placing = msgspec.json.decode(content, type=_Placing)
+        except (ObjectMissingError, msgspec.MsgspecError):
             return False
+        if placing.mark != mark or not placing.last:
+            return placing.mark == mark
+        try:
+            return sha256(self.table(name).read(placing.last)).hexdigest() != placing.digest
+        except ObjectMissingError:
+            return True
 
 
 def attic_key(name: str, mark: str) -> str:

@@ -102,7 +102,8 @@ def payloads_at(payloads: str) -> PayloadFiles:
 
 def attic_of(lake: str) -> BucketAttic:
     """Return the attic of a lake in a bucket, as the environment of this process says."""
-    return BucketAttic(PartOfStore(bucket_at(lake), ATTIC))
+    store = bucket_at(lake)
+    return BucketAttic(PartOfStore(store, ATTIC), store)
 
 
 def lake_at(lake: str | Path) -> Lake:

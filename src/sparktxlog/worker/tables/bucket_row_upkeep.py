@@ -27,7 +27,7 @@ from sparktxlog.delta.log_files import newest_version
 from sparktxlog.delta.log_segments import read_version
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, LockedError
 from sparktxlog.files.foreign_files import INCOMING
-from sparktxlog.files.stores.object_pins import pinned_paths
+from sparktxlog.files.stores.object_pins import LEASES, pinned_paths
 from sparktxlog.files.stores.store import Found, Store
 from sparktxlog.files.stores.whole_files import AT_ONCE
 from sparktxlog.model.tables.commit_table import commit_file_name
@@ -64,11 +64,12 @@ def maintain_bucket(
             machine, so that nobody knows what copies need (definite).
         StorageError: As `Store`.
     """
-    if not here.is_dir():
+    # A worker on another machine may have made the directory itself.
+    if not (here / LEASES).is_dir():
         raise InvalidRequestError(
             f"{here}, the lake-dir of the node, is not on this machine: it says which objects "
             "copies of other sites need",
-            hint="Run maintain on the machine of the node, or of its worker.  Nothing was removed.",
+            hint="Run maintain on the machine of the node, which runs there.  Nothing was removed.",
             field="lake-dir",
             value=str(here),
         )

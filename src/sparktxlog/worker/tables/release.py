@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +135,8 @@ def _of_rows(
 ) -> Release:
     info = node.get("/v1/info")
     if url := info.get("lake_url"):
-        return _of_rows_in_bucket(table, url, target, drop_rows, applied)
+        others = (info.get("commit_table_url"), info.get("payload_url"))
+        return _of_rows_in_bucket(table, url, target, others, drop_rows, applied)
     if isinstance(target, str):
         raise InvalidRequestError(
             f"row table {table.name!r} lies in a directory, and {target} does not",
@@ -168,11 +169,12 @@ def _of_rows_in_bucket(
     table: TableDescription,
     lake: str,
     target: Path | str | None,
+    others: Iterable[str | None],
     drop_rows: Callable[[str], Receipt],
     applied: Applied,
 ) -> Release:
     # First: what was named may be refused before anything happens.
-    goes_to = None if target is None else BucketRowRelease.of(lake, target)
+    goes_to = None if target is None else BucketRowRelease.of(lake, target, others)
     if goes_to is not None:
         applied(table.last_write or table.position)
     receipt = drop_rows(table.name)

@@ -22,7 +22,8 @@ from sparktxlog.worker.tables.release import release
 
 LAKE = "s3://bucket/lake"
 ROWS = TableDescription(name="orders", kind=TableKind.ROW_TABLE, last_write=7, position=9)
-NODE: Any = Mock(get=lambda _: {"lake_root": "/lake", "lake_url": LAKE})
+INFO = {"lake_root": "/lake", "lake_url": LAKE, "payload_url": "s3://bucket/staged"}
+NODE: Any = Mock(get=lambda _: INFO | {"commit_table_url": "s3://bucket/tables"})
 FILES = {commit_file_name(0): b"zero", commit_file_name(1): b"one", "p=1/a.parquet": b"rows"}
 ATTIC = "_sparktxlog/attic/dropped-orders-12/content"
 
@@ -90,6 +91,8 @@ def test_without_a_place_it_stays_in_the_attic(site: Site) -> None:
         ("s3://bucket", "no prefix in the bucket"),
         ("s3://bucket/lake/back", "in the lake"),
         ("s3://bucket/lake", "in the lake"),
+        ("s3://bucket/staged/back", "is in s3://bucket/staged"),
+        ("s3://bucket/tables/back", "is in s3://bucket/tables"),
         ("s3://bucket/full", "has objects already"),
     ],
 )
