@@ -39,7 +39,6 @@ _VERIFIED = "service/test_verified_tables.py"
 ELSEWHERE = {
     "api/adopting/row_adoption.py": "spark/adopting/test_row_adoption.py",
     "api/adopting/source_table.py": "spark/adopting/test_row_adoption.py",
-    "api/adopting/table_follower.py": "spark/adopting/test_following.py",
     "api/adopting/version_changes.py": "spark/adopting/test_following.py",
     "api/client.py": "service/test_client_api.py",
     "api/inline_worker.py": "spark/api/test_commit.py",
