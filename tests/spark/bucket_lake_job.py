@@ -222,7 +222,7 @@ def main(act: str, here: str, bucket: str, other: str, raw: str) -> None:
         log.upsert("plain", spark.sql("SELECT 1L AS id, 'late' AS w, 1 AS n"))
         log.append("parted", spark.sql("SELECT 7L AS id, 'late' AS p"))
         last = log.upsert("vectors", spark.sql("SELECT 2L AS id, 'late' AS v"))
-        sparktxlog.connect(spark, bucket).position  # noqa: B018 - it has heard of it
+        sparktxlog.connect(spark, bucket).position()  # it has heard of it
         assert last.position
         die_at_a_commit(bucket, spark)
     elif act == "go-on":
@@ -230,18 +230,18 @@ def main(act: str, here: str, bucket: str, other: str, raw: str) -> None:
         found = {"a": apply_at(spark, here, position), "b": apply_at(spark, bucket, position)}
     elif act in ("copy", "copy-back"):
         source, target = (here, bucket) if act == "copy" else (bucket, here)
-        position = sparktxlog.connect(spark, source).position
+        position = sparktxlog.connect(spark, source).position()
         apply_at(spark, source, position)
         found["copied"] = copied(spark, target)
         found |= {"a": apply_at(spark, here, position), "b": apply_at(spark, bucket, position)}
     elif act == "die-copying":
-        apply_at(spark, here, log.position)
+        apply_at(spark, here, log.position())
         die_at_a_put(bucket, spark)
     elif act in ("repair", "repair-local"):
         found["repair"] = repaired(spark, bucket, local=act == "repair-local")
         if found["repair"]["copy"]:
             found["copied"] = copied(spark, bucket)
-        found["b"] = apply_at(spark, bucket, log.position)
+        found["b"] = apply_at(spark, bucket, log.position())
     elif act == "verify":
         with closing(HttpLogSource(bucket)) as source:
             counted = verify_replica(spark, source, source.info().lake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -167,7 +168,8 @@ def test_a_part_that_a_killed_copy_put_is_no_table_to_commit_to(
     """Its log can be read: without the mark the rest would be committed to it."""
     store = BucketStore(MemoryStore(), "memory://lake")
     store.replace(f"one/{commit_file_name(0)}", b"{}")
-    store.replace("_sparktxlog/placing/one", b"c")
+    placing = {"mark": "c", "last": commit_file_name(1), "digest": "of what is not there yet"}
+    store.replace("_sparktxlog/placing/one", json.dumps(placing).encode())
     made, _ = stage(tmp_path, 1_200, monkeypatch, BucketLake(store, lambda: None))
     monkeypatch.setattr(staging, "swap_way", lambda old, new: Way.COMMIT if old else Way.RENAME)
     made.stage_tables()
