@@ -24,7 +24,8 @@ def test_no_row_is_lost_or_doubled_and_histories_are_equal(tmp_path: Path) -> No
     assert found.told.pairs > 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.repeated
+@pytest.mark.timeout(600)
 def test_rows_in_a_bucket_that_fails_are_there_once(tmp_path: Path) -> None:
     """Throttled and late requests, lost and cut answers, old lists, and nodes that are killed."""
     found = run(

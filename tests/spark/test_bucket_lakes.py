@@ -120,6 +120,7 @@ def test_a_killed_worker_goes_on_exactly_once(sites: Sites) -> None:
     assert a["sound"] and b["sound"], b["found"]
 
 
+@pytest.mark.repeated
 def test_an_object_that_somebody_removes_is_found_and_comes_back_from_another_site(
     sites: Sites,
 ) -> None:
@@ -136,6 +137,7 @@ def test_an_object_that_somebody_removes_is_found_and_comes_back_from_another_si
     assert done["b"]["sound"] and not done["b"]["diverged"]
 
 
+@pytest.mark.repeated
 def test_an_object_that_somebody_changes_is_replaced_by_a_replay(sites: Sites) -> None:
     """Its bytes are no Parquet file any more; the log reaches back to its beginning."""
     store = sites.server.store("rows-of-B")
@@ -148,6 +150,7 @@ def test_an_object_that_somebody_changes_is_replaced_by_a_replay(sites: Sites) -
     assert done["b"]["sound"] and not done["b"]["diverged"]
 
 
+@pytest.mark.repeated
 def test_a_copy_into_an_empty_bucket_that_is_killed_goes_on(sites: Sites) -> None:
     store = sites.server.store("rows-of-B")
     store.remove([one.key for one in store.list() if not one.key.startswith("_sparktxlog/lock")])
@@ -161,6 +164,7 @@ def test_a_copy_into_an_empty_bucket_that_is_killed_goes_on(sites: Sites) -> Non
     assert not [*store.list("_sparktxlog/placing")]
 
 
+@pytest.mark.repeated
 def test_a_bucket_is_copied_to_an_empty_disk(sites: Sites) -> None:
     shutil.rmtree(sites.directory / "A" / "lake")
     found = sites.run("copy-back")

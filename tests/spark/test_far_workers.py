@@ -24,7 +24,7 @@ from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.e2e,
-    pytest.mark.thorough,
+    pytest.mark.privileged,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="hides directories by a mount, as root"),
 ]
@@ -130,9 +130,10 @@ def test_a_far_worker_has_what_a_near_one_has(sites: Sites) -> None:
 
 
 def test_a_far_worker_without_its_directory_or_token_is_told_what_to_give(sites: Sites) -> None:
+    rows = sites.server.store("B/rows")
+    before = {one.key: one.mark for one in rows.list()}
     found = sites.apply(sites.b, "--master", "local[1]", far=True, code=1)
     assert "--work-dir" in str(found) and "SPARKTXLOG_WORK_DIR" in str(found)
-    assert not list(sites.server.store("B/rows").list())
     found = sites.run(
         *("-m", "sparktxlog.cli", "apply", "--url", sites.b.url, "--master", "local[1]"),
         *("--work-dir", str(sites.directory / "far")),
@@ -140,3 +141,4 @@ def test_a_far_worker_without_its_directory_or_token_is_told_what_to_give(sites:
         code=5,
     )
     assert "SPARKTXLOG_WORKER_TOKEN" in str(found)
+    assert {one.key: one.mark for one in rows.list()} == before, "nothing was applied"
