@@ -19,21 +19,26 @@ from tests.spark.copying.donor import CopyLog, FolderFetcher
 from sparktxlog.api.session import build_session
 from sparktxlog.worker.copy import swap
 from sparktxlog.worker.copy.copy_terms import CopyOptions
+from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.state import ReplicaDirectory
 
-POINTS = {"placed": "_place_files", "committed": "_commit", "renamed": "_rename"}
+POINTS = {
+    "placed": (DiskLake, "add_files"),
+    "committed": (swap, "_commit"),
+    "renamed": (swap, "_rename"),
+}
 
 
 def main(root: Path, point: str) -> None:
-    name = POINTS[point]
-    done = getattr(swap, name)
+    owner, name = POINTS[point]
+    done = getattr(owner, name)
 
     def and_die(*arguments: Any) -> Any:
         done(*arguments)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(swap, name, and_die)
+    setattr(owner, name, and_die)
     log = pickle.loads((root / "log.pickle").read_bytes())
     quick = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
     spark = build_session("local[2]", quick)
