@@ -24,7 +24,8 @@ from sparktxlog.files.durability import move_durably, storing, sync_tree, write_
 from sparktxlog.files.stores.store import Found, Store
 from sparktxlog.model.ids import check_relative_path
 
-_MOVING = "moving"
+#: There while a worker fills an entry, or removes its table.
+MOVING = "moving"
 
 
 class BucketAttic:
@@ -93,7 +94,7 @@ class BucketAttic:
         """
         if self._refuse_moving(entry):
             # First what would keep the rest for ever, then what makes it an entry.
-            self._store.remove([f"{entry.id}/{_MOVING}"])
+            self._store.remove([f"{entry.id}/{MOVING}"])
         self._store.remove([f"{entry.id}/{MANIFEST}"])
         self._store.remove([found.key for found in self._store.list(entry.id)])
 
@@ -119,7 +120,7 @@ class BucketAttic:
         for identity, found in objects.items():
             names = {one.key.partition("/")[2] for one in found}
             is_old = max(one.changed_s for one in found) * 1_000_000 < older_than
-            if not dry_run and is_old and names.isdisjoint({MANIFEST, _MOVING}):
+            if not dry_run and is_old and names.isdisjoint({MANIFEST, MOVING}):
                 self._store.remove([one.key for one in self._store.list(identity)])
         return done
 
@@ -139,7 +140,7 @@ class BucketAttic:
                 with suppress(ObjectMissingError):  # removed meanwhile
                     content = self._store.read(f"{identity}/{MANIFEST}")
                     entry = msgspec.json.decode(content, type=Entry)
-                    if f"{identity}/{_MOVING}" in keys and self._is_left(identity, entry.table):
+                    if f"{identity}/{MOVING}" in keys and self._is_left(identity, entry.table):
                         entry = msgspec.structs.replace(entry, at=0)
                     yield msgspec.structs.replace(entry, id=identity, directory=directory)
             except msgspec.MsgspecError as error:
@@ -163,7 +164,7 @@ class BucketAttic:
 
     def _refuse_moving(self, entry: Entry) -> bool:
         """Raise if a worker fills an entry; return whether one that was killed left its mark."""
-        is_marked = self._store.find(f"{entry.id}/{_MOVING}") is not None
+        is_marked = self._store.find(f"{entry.id}/{MOVING}") is not None
         if is_marked and self._is_left(entry.id, entry.table):
             raise InvalidRequestError(
                 f"a worker is moving a table to {entry.id}, or was killed while it did",

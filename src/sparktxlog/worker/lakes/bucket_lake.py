@@ -21,7 +21,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from sparktxlog.attic.attic import Entry, Kind, entry_id
+from sparktxlog.attic.attic import CONTENT, MANIFEST, Entry, Kind, entry_id
+from sparktxlog.attic.bucket_attic import MOVING
 from sparktxlog.delta.log_files import commits_among, is_in_log
 from sparktxlog.errors import ApplyError, ObjectMissingError, StorageError
 from sparktxlog.files.durability import storing, sync_tree
@@ -42,7 +43,6 @@ from sparktxlog.worker.lakes.payload_files import PayloadFiles
 #: Directory of the worker's own objects; Delta ignores the leading underscore.
 OWN = "_sparktxlog"
 ATTIC = f"{OWN}/attic"
-CONTENT, _MANIFEST, _MOVING = "content", "manifest.json", "moving"
 _PLACING = f"{OWN}/placing"
 
 
@@ -129,14 +129,14 @@ class BucketLake:
         table = self.table(name)
         fresh = self._entry(name, mark, why, kind, facts)
         entry = self._moving(fresh) or fresh
-        self._part(entry).replace(_MOVING, b"")
+        self._part(entry).replace(MOVING, b"")
         if not entry.at:
             entry = self._keep(entry, name)
         # While a commit is there, the table is: a repetition goes on.  The keys of one request go
         # in any order, so commits have one of their own.
         for gone in in_order(found.key for found in table.list()):
             table.remove(gone)
-        self._part(entry).remove([_MOVING])
+        self._part(entry).remove([MOVING])
         return self._part(entry).url_of(CONTENT)
 
     def keep(self, name: str, mark: str, why: str, facts: dict[str, Any]) -> Entry:
@@ -147,7 +147,7 @@ class BucketLake:
         """As `Lake.put_rows`: they are sent."""
         entry = self._entry(name, mark, why, Kind.ROWS, facts)
         part = self._part(entry)
-        part.replace(_MANIFEST, msgspec.json.encode(entry))
+        part.replace(MANIFEST, msgspec.json.encode(entry))
         files = {f"{CONTENT}/{path}": file for path, file in files_below(rows).items()}
         put_files(part, files)
         return self._done(entry)
@@ -161,7 +161,7 @@ class BucketLake:
         """As `Lake.forget`."""
         part = self._part(entry)
         # What is left of it after a kill is in no list.
-        part.remove([_MANIFEST])
+        part.remove([MANIFEST])
         part.remove([found.key for found in part.list()])
 
     def _entry(
@@ -189,7 +189,7 @@ class BucketLake:
         wanted = entry_id(fresh.kind, fresh.table, fresh.mark)
         for found in self.store.list(ATTIC):
             identity, _, rest = found.key.removeprefix(f"{ATTIC}/").partition("/")
-            if rest != _MOVING or not f"{identity}-".startswith(f"{wanted}-"):
+            if rest != MOVING or not f"{identity}-".startswith(f"{wanted}-"):
                 continue
             # Without a manifest nothing is copied yet.
             entry = self._read(identity) or replace(fresh, id=identity)
@@ -209,7 +209,7 @@ class BucketLake:
     def _keep(self, entry: Entry, name: str) -> Entry:
         """Copy a table to an entry; what is there already is not copied again."""
         table, part = self.table(name), self._part(entry)
-        part.replace(_MANIFEST, msgspec.json.encode(entry))
+        part.replace(MANIFEST, msgspec.json.encode(entry))
 
         def copy(key: str) -> None:
             target = f"{ATTIC}/{entry.id}/{CONTENT}/{key}"
@@ -227,7 +227,7 @@ class BucketLake:
     def _done(self, entry: Entry) -> Entry:
         """Note that an entry is whole."""
         done = replace(entry, at=time_ns() // 1000)
-        self._part(entry).replace(_MANIFEST, msgspec.json.encode(replace(done, directory="")))
+        self._part(entry).replace(MANIFEST, msgspec.json.encode(replace(done, directory="")))
         return replace(done, directory=self._part(entry).url)
 
     def _part(self, entry: Entry) -> PartOfStore:
@@ -244,7 +244,7 @@ class BucketLake:
 
     def _read(self, identity: str) -> Entry | None:
         """Return an entry by its id; None = nobody can say what it is."""
-        key = f"{ATTIC}/{identity}/{_MANIFEST}"
+        key = f"{ATTIC}/{identity}/{MANIFEST}"
         try:
             found = msgspec.json.decode(self.store.read(key), type=Entry)
         except (ObjectMissingError, msgspec.MsgspecError):
