@@ -46,8 +46,9 @@ from sparktxlog.errors import CorruptLogError, NotOfferedError, ObjectMissingErr
 from sparktxlog.files.durability import storing, write_at_once
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Found, Store
+from sparktxlog.files.stores.whole_files import in_parallel
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, UUID_NAME, commit_file_name
-from sparktxlog.storage.commit_tables.bucket_twin import BucketTwin, each
+from sparktxlog.storage.commit_tables.bucket_twin import BucketTwin
 from sparktxlog.storage.commit_tables.shared_tables import (
     UPKEEP_TWINS,
     SharedTable,
@@ -147,7 +148,7 @@ class LogCopy:
         Raises:
             CorruptLogError: One is gone.
         """
-        each(self._take, [path for path in paths if not (self.directory / path).exists()])
+        in_parallel(self._take, [path for path in paths if not (self.directory / path).exists()])
 
     def _take(self, path: str) -> None:
         target = self.directory / path
@@ -276,7 +277,9 @@ class BucketTable(SharedTable):
         return twin
 
     def _copy_sidecars(self, taken: Checkpoint, source: str, target: str) -> None:
-        each(lambda path: self._store.copy(f"{source}/{path}", f"{target}/{path}"), taken.sidecars)
+        in_parallel(
+            lambda path: self._store.copy(f"{source}/{path}", f"{target}/{path}"), taken.sidecars
+        )
 
     def take_checkpoint(self, twin: Twin, version: int) -> None:
         assert isinstance(twin, BucketTwin)

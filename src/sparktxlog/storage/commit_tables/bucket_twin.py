@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +28,7 @@ from sparktxlog.delta.log_files import STAGED_COMMITS, commits_among
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, ObjectMissingError, StorageError
 from sparktxlog.files.stores.store import Created, Store
+from sparktxlog.files.stores.whole_files import in_parallel
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.shared_tables import Twin
 from sparktxlog.storage.commit_tables.twin import (
@@ -39,8 +39,6 @@ from sparktxlog.storage.commit_tables.twin import (
     with_actions,
 )
 
-#: Objects that are asked for at once.
-AT_ONCE = 8
 _LOG = COMMIT_LOG.rstrip("/")
 _FILES = ("add", "remove", "cdc")
 _Fields = dict[str, Any]
@@ -242,7 +240,7 @@ class BucketTwin(Twin):
                 url = self.store.url_of(f"{self.table}/{path}")
                 raise CorruptLogError(f"{url} is another file than the commit adds", path=url)
 
-        each(copy, paths)
+        in_parallel(copy, paths)
         return tuple(paths)
 
     def remove(self) -> None:
@@ -264,14 +262,3 @@ def _own_files(raw: bytes) -> set[str]:
 
     with_actions(raw, dict.fromkeys(_FILES, noted))
     return found
-
-
-def each(act: Callable[[str], object], names: Iterable[str]) -> None:
-    """Do something for each of several names, some at once; the first error ends it."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        try:
-            for done in [pool.submit(act, name) for name in names]:
-                done.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

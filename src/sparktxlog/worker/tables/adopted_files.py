@@ -27,10 +27,10 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.durability import link_new, storing
 from sparktxlog.files.stores.store import Created, Store
+from sparktxlog.files.stores.whole_files import in_parallel
 from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.storage.commit_tables.bucket_tables import LogCopy
-from sparktxlog.storage.commit_tables.bucket_twin import each
 from sparktxlog.storage.commit_tables.directory_tables import directory_of
 from sparktxlog.worker.tables.places_of_tables import store_of_job
 
@@ -271,7 +271,7 @@ class _BucketPlace(NewPlace):
                     ) from error
             self._check(path, made)
 
-        each(place, paths)
+        in_parallel(place, paths)
 
     def _check(self, path: str, made: Created) -> None:
         if made is Created.OTHER:

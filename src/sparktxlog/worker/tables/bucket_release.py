@@ -21,10 +21,10 @@ from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import commits_among, commits_in
 from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.files.stores.store import Created, Store
+from sparktxlog.files.stores.whole_files import in_parallel
 from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.bucket_tables import LogCopy
-from sparktxlog.storage.commit_tables.bucket_twin import each
 from sparktxlog.storage.commit_tables.released_log import IN_COMMIT_TIMES, drop_unused_features
 from sparktxlog.storage.commit_tables.twin import without_feature
 from sparktxlog.worker.tables.places_of_tables import store_of_job
@@ -151,7 +151,7 @@ class BucketRelease:
                 hint="`sparktxlog repair NAME` gets it from another site.",
                 path=url,
             )
-        each(self._copy, paths & there)
+        in_parallel(self._copy, paths & there)
 
     def _copy(self, path: str) -> None:
         made = self.bucket.copy(f"{self.source}/{path}", f"{self.target}/{path}")
