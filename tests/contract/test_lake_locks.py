@@ -29,7 +29,6 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.object_pins import ObjectPins
-from sparktxlog.storage.commit_tables.bucket_tables import BucketTables
 from sparktxlog.worker.apply.tables import create_table
 from sparktxlog.worker.lakes import lake_lease, lake_places
 from sparktxlog.worker.lakes.disk_lake import DiskLake
@@ -48,6 +47,7 @@ from sparktxlog.worker.replica.bucket_replica import (
 )
 from sparktxlog.worker.replica.source import NodeInfo
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaTable, read_state
+from sparktxlog.worker.tables import bucket_row_upkeep
 from sparktxlog.worker.tables.bucket_row_upkeep import maintain_bucket
 from sparktxlog.worker.tables.table_upkeep import Upkeep
 
@@ -292,9 +292,11 @@ def test_a_state_is_kept_from_worker_to_worker(reached: str, tmp_path: Path) -> 
 def test_maintain_has_the_lock_while_it_removes_and_is_refused_else(
     reached: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_ms = BucketTables.now_ms
-    in_two_weeks = 14 * 24 * 3_600_000
-    monkeypatch.setattr(BucketTables, "now_ms", lambda self: now_ms(self) + in_two_weeks)
+    clock = bucket_row_upkeep.earlier_clock
+    in_two_weeks = 14 * 24 * 3_600
+    monkeypatch.setattr(
+        bucket_row_upkeep, "earlier_clock", lambda store, key: clock(store, key) + in_two_weeks
+    )
     here, wanted = tmp_path / "here", Upkeep(wait_s=0.0)
     with pytest.raises(InvalidRequestError, match="is not on this machine"):
         maintain_bucket(reached, here, wanted)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from io import RawIOBase
 from pathlib import Path
+from time import time
 from typing import BinaryIO, Protocol
 
 from sparktxlog.files.foreign_files import open_regular
@@ -73,6 +74,32 @@ def same_bytes(content: bytes | Path, theirs: Generator[bytes, None, None]) -> b
 
 def _equal(ours: BinaryIO, theirs: Iterator[bytes]) -> bool:
     return all(ours.read(len(piece)) == piece for piece in theirs) and not ours.read(1)
+
+
+def clock_of(store: Store, key: str) -> float | None:
+    """Return the time by the clock of a store, seconds since 1970-01-01 UTC; errors as `Store`.
+
+    Args:
+        key: An object that nobody else uses; it is put, looked at and removed.
+
+    Returns:
+        None: Somebody removed it meanwhile.
+    """
+    store.create(key, b"")
+    try:
+        found = store.find(key)
+    finally:
+        store.remove([key])
+    return None if found is None else found.changed_s
+
+
+def earlier_clock(store: Store, key: str) -> float:
+    """Return the time by the earlier of two clocks, the store's and this machine's.
+
+    What is old by it is old by both; arguments and errors as `clock_of`.
+    """
+    there = clock_of(store, key)
+    return time() if there is None else min(time(), there)
 
 
 class Store(Protocol):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 import uuid
 import weakref
 from collections.abc import Callable, Collection, Iterable
@@ -45,7 +44,7 @@ from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError, NotOfferedError, ObjectMissingError
 from sparktxlog.files.durability import storing, write_at_once
 from sparktxlog.files.stores.part import PartOfStore
-from sparktxlog.files.stores.store import Found, Store
+from sparktxlog.files.stores.store import Found, Store, earlier_clock
 from sparktxlog.files.stores.whole_files import in_parallel
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, UUID_NAME, commit_file_name
 from sparktxlog.storage.commit_tables.bucket_twin import BucketTwin
@@ -369,12 +368,7 @@ class BucketTables(SharedTables):
 
     def now_ms(self) -> int:
         # Old is what the bucket says: its clock and this one may differ.
-        key = f"{UPKEEP_TWINS}/{uuid.uuid4().hex}/clock"
-        self.store.create(key, b"")
-        found = self.store.find(key)
-        self.store.remove([key])
-        here_ms = time.time_ns() // 1_000_000
-        return here_ms if found is None else min(here_ms, int(found.changed_s * 1_000))
+        return int(earlier_clock(self.store, f"{UPKEEP_TWINS}/{uuid.uuid4().hex}/clock") * 1_000)
 
     def unused(self, known: Collection[str], *, now_ms: int, dry_run: bool) -> list[str]:
         marks = {one.key.rpartition("/")[2]: one for one in self.store.list(_UNUSED)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from time import time
 
 import structlog
 
 from sparktxlog.errors import InvalidNameError
 from sparktxlog.files.foreign_files import INCOMING
+from sparktxlog.files.stores.store import earlier_clock
 from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
@@ -70,7 +70,8 @@ class BucketExpiry(PayloadUpkeep):
         unfinished_s: float | None = None,
         given_up: Collection[str] = (),
     ) -> int:
-        now, newest = self._now_s(), dict[str, float]()
+        clock = f"{INCOMING}/clock-{secrets.token_hex(8)}"
+        now, newest = earlier_clock(self._store.proved, clock), dict[str, float]()
         for found in self._store.proved.list():
             top, _, below = found.key.partition("/")
             if below and _is_of_transaction(top):
@@ -99,14 +100,6 @@ class BucketExpiry(PayloadUpkeep):
             self._store.forget(key)
         if keys:
             self._store.proved.remove(keys)
-
-    def _now_s(self) -> float:
-        """Return the time by the earlier of two clocks, the bucket's and this machine's."""
-        key, store = f"{INCOMING}/clock-{secrets.token_hex(8)}", self._store.proved
-        store.create(key, b"")
-        found = store.find(key)
-        store.remove([key])
-        return time() if found is None else min(time(), found.changed_s)
 
 
 def _is_of_transaction(top: str) -> bool:

@@ -30,7 +30,7 @@ from sparktxlog.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from sparktxlog.files.stores.store import Created
+from sparktxlog.files.stores.store import Created, clock_of
 
 if TYPE_CHECKING:
     from sparktxlog.files.stores.bucket import BucketStore
@@ -250,14 +250,10 @@ class LakeLease:
     def _now_of_store(self) -> float:
         """Return the time by the clock of the store, seconds since 1970 UTC."""
         key = f"{self._key}-{secrets.token_hex(8)}"
-        self._store.create(key, b"")
-        try:
-            found = self._store.find(key)
-        finally:
-            self._store.remove([key])
-        if found is None:
+        now = clock_of(self._store, key)
+        if now is None:
             raise StorageError(f"{self._store.url_of(key)} was put, and is not there")
-        return found.changed_s
+        return now
 
     def _read(self) -> Held:
         content = self._store.read(self._key)

@@ -10,6 +10,7 @@ sites need (`files.stores.object_pins`) stays.  Old is what the store says.  Not
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,10 +29,9 @@ from sparktxlog.delta.log_segments import read_version
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, LockedError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.stores.object_pins import LEASES, pinned_paths
-from sparktxlog.files.stores.store import Found, Store
+from sparktxlog.files.stores.store import Found, Store, earlier_clock
 from sparktxlog.files.stores.whole_files import AT_ONCE
 from sparktxlog.model.tables.commit_table import commit_file_name
-from sparktxlog.storage.commit_tables.bucket_tables import BucketTables
 from sparktxlog.storage.commit_tables.table_sweep import NAME_AGE_MS, UNUSED_AGE_MS
 from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.lake_places import lake_at
@@ -75,7 +75,7 @@ def maintain_bucket(
         )
     state, reading = applied_state(lake), lake_at(lake)
     assert isinstance(reading, BucketLake)
-    now_ms = BucketTables(reading.store).now_ms()
+    now_ms = int(earlier_clock(reading.store, f"{INCOMING}/clock-{secrets.token_hex(8)}") * 1_000)
     if wanted.dry_run:
         keeper = BucketKeeper(reading, here, state, wanted, now_ms)
         return maintain_each("row table", state.tables, wanted, keeper.maintain, tell)
