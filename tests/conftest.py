@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 from tests.spark.jvm import environment
-from tests.support.sharing import LONGEST, FewSessions
+from tests.support.sharing import LONGEST, FewSessions, commit_of, shuffled
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="repeat the kills of processes and the random histories more often (minutes)",
     )
+    parser.addoption(
+        "--minutes",
+        type=float,
+        help="begin no file after so many minutes, and name those that were left; needs -n",
+    )
 
 
 # Set before anything of Spark is imported; what the caller has set stays.
@@ -34,12 +39,16 @@ os.environ["XDG_CONFIG_HOME"] = _NOTES.name
 _HEAVY = ("slow", "spark", "e2e")
 
 
+_SCHEDULER = pytest.StashKey[FewSessions]()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files with the longest tests first: all processes then end at nearly one time.
 
     What needs root runs in the long form only; there it is skipped, and said so, without root.
-    Cases that repeat others on a larger scale run there, too.
+    Cases that repeat others on a larger scale run there, too.  With `--minutes` each commit has
+    an order of its own, so that not the same files are left every time.
     """
     if not config.getoption("--long"):
         left_out = [
@@ -55,6 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marked = [rank for rank, name in enumerate(_HEAVY) if item.get_closest_marker(name)]
         ranks[item.path] = min([ranks.get(item.path, len(_HEAVY)), *marked])
     items.sort(key=lambda item: ranks[item.path])
+    if config.getoption("--minutes") is not None:
+        files = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+        places = {file: at for at, file in enumerate(shuffled(files, commit_of(config.rootpath)))}
+        items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,7 +75,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FewSessio
     """Share the files of a run by our rule; another one named on the command line stays."""
     if config.getoption("dist") != "loadfile":
         return None
-    return FewSessions(config, log)
+    scheduler = FewSessions(config, log, config.getoption("--minutes"))
+    config.stash[_SCHEDULER] = scheduler
+    return scheduler
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the files that `--minutes` left no time for: what did not run proves nothing."""
+    scheduler = terminalreporter.config.stash.get(_SCHEDULER, None)
+    if scheduler is None or not scheduler.left:
+        return
+    terminalreporter.section(f"{len(scheduler.left)} files were not begun: --minutes were over")
+    for file in scheduler.left:
+        terminalreporter.line(f"LEFT {file}")
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,21 @@
 
 Tests with Spark keep a core busy, and each session takes seconds to start and gigabytes to keep.
 Tests of nodes wait for half of their time: for patience to end, and for processes to start.
+
+A run with `--minutes` begins no file after them: machines differ by three times in speed, and a
+run that is ended from outside says nothing at all.  Its files are shuffled by the commit, so that
+another commit's run leaves out other ones.
 """
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
@@ -44,7 +55,27 @@ LONGEST = (
 
 
 class FewSessions(LoadFileScheduling):
-    """Gives the first processes files with Spark, and the rest others, while there are any."""
+    """Gives the first processes files with Spark, and the rest others, while there are any.
+
+    Args:
+        config: Of the run.
+        log: What the scheduler writes for people that debug it.
+        minutes: After so many from now on no file is begun; None = all are.
+    """
+
+    def __init__(
+        self, config: pytest.Config, log: Producer | None = None, minutes: float | None = None
+    ) -> None:
+        super().__init__(config, log)
+        self._until = None if minutes is None else time.monotonic() + minutes * 60
+        #: The files that were not begun.
+        self.left: list[str] = []
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self._until is not None and time.monotonic() >= self._until:
+            self.left += self.workqueue
+            self.workqueue.clear()
+        super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = file_for(int(node.gateway.id.removeprefix("gw")), list(self.workqueue))
@@ -56,3 +87,16 @@ def file_for(process: int, files: list[str]) -> str:
     """Return the file that a process does next."""
     has_session = process < _SESSIONS
     return next((file for file in files if file.startswith(SPARK) == has_session), files[0])
+
+
+def shuffled(files: list[str], by: str) -> list[str]:
+    """Return files in an order that depends on `by` alone, and looks random."""
+    return sorted(files, key=lambda file: hashlib.sha256(f"{by} {file}".encode()).digest())
+
+
+def commit_of(tree: Path) -> str:
+    """Return the id of the commit that is checked out; empty without git."""
+    got = subprocess.run(
+        ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return got.stdout.strip()

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 from tests.architecture.source_tree import ROOT
-from tests.support.sharing import LONGEST, file_for
+from tests.support.sharing import LONGEST, file_for, shuffled
 
 _FILES = ["tests/e2e/test_a.py", "tests/spark/test_b.py", "tests/spark/test_c.py"]
 
@@ -20,3 +26,29 @@ def test_nobody_is_idle_while_files_are_left() -> None:
 
 def test_the_longest_files_are_there() -> None:
     assert [file for file in LONGEST if not (ROOT / file).is_file()] == []
+
+
+def test_another_commit_has_another_order_of_the_same_files() -> None:
+    assert shuffled(_FILES, "1") == shuffled(_FILES[::-1], "1")
+    assert len({tuple(shuffled(_FILES, str(commit))) for commit in range(50)}) > 1
+    assert all(sorted(shuffled(_FILES, str(commit))) == _FILES for commit in range(5))
+
+
+@pytest.mark.parametrize(("minutes", "passed"), [("0", 1), ("5", 6)])
+def test_no_file_is_begun_after_the_minutes_and_it_is_said(
+    tmp_path: Path, minutes: str, passed: int
+) -> None:
+    for name in "abcdef":
+        (tmp_path / f"test_{name}.py").write_text("def test_it(): pass\n")
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n1", "--dist=loadfile", f"--minutes={minutes}"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    left = [line for line in run.stdout.splitlines() if line.startswith("LEFT test_")]
+    assert (run.returncode, len(left)) == (0, 6 - passed), run.stdout + run.stderr
+    assert f"{passed} passed" in run.stdout
