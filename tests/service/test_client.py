@@ -267,10 +267,10 @@ def test_waiting(client: Client, table: str) -> None:
 
 
 def test_a_level_not_reached_in_time_is_a_receipt_that_says_so(client: Client, table: str) -> None:
-    receipt = client.append(table, rows(1), level="applied", timeout=0.3)
+    receipt = client.append(table, rows(1), level="applied", timeout=2)
     assert (receipt.level, receipt.late, receipt.outcome) == (Level.ORDERED, True, "committed")
     assert client.receipt(receipt.transaction_id or "").position == receipt.position
-    batch = client.submit_many(table, rows(3), level="applied", timeout=0.3)
+    batch = client.submit_many(table, rows(3), level="applied", timeout=2)
     assert batch.late and [r.late for r in batch.receipts] == [True]
     assert not client.submit_many(table, rows(3)).late
 

@@ -482,11 +482,11 @@ def test_a_long_poll_ends_without_holding_others_up(node: NodeProcess, table: st
 
 def test_a_level_not_reached_in_time(node: NodeProcess, table: str) -> None:
     body = {"operations": [{"kind": "append", "table": "t", "rows": [{"id": 1, "v": "x"}]}]}
-    status, receipt = ask(node, "/v1/transactions?level=applied&timeout=0.2", body)
+    status, receipt = ask(node, "/v1/transactions?level=applied&timeout=2", body)
     assert (status, receipt["level"], receipt["late"]) == (200, "ordered", True)
     assert receipt["outcome"] == "committed" and receipt["position"] == position(node)
     again = {**body, "transaction_id": receipt["transaction_id"]}
-    assert ask(node, "/v1/transactions?level=applied&timeout=0.2", again) == (200, receipt)
+    assert ask(node, "/v1/transactions?level=applied&timeout=2", again) == (200, receipt)
     assert ask(node, f"/v1/transactions/{receipt['transaction_id']}")[1] == {
         **receipt,
         "late": False,

@@ -394,9 +394,9 @@ def test_a_table_nobody_applied_says_both_positions_and_the_command(
         with pytest.raises(UnknownTableError):
             other.table("never")
         with pytest.raises(NotAppliedError):
-            connect(spark, node.url, timeout=0.2).table("fresh", at_least=10**9)
+            connect(spark, node.url, timeout=3).table("fresh", at_least=10**9)
         frame = spark.createDataFrame([(1,)], "id int")
-        late = other.append("fresh", frame, level="applied", timeout=0.3)
+        late = other.append("fresh", frame, level="applied", timeout=3)
         assert (late.level, late.late) == (Level.ORDERED, True)
         assert other.find(late.transaction_id or "") == replace(late, late=False, rows=None)
         with pytest.raises(InvalidRequestError, match="no worker"):
