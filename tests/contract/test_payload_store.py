@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +21,7 @@ from sparktxlog.errors import (
     PayloadStoreError,
     TransportError,
 )
+from sparktxlog.files.stores.store import Found
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.payloads.bucket_expiry import upkeep_of
 from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
@@ -265,6 +269,38 @@ def test_an_object_is_not_taken_for_the_one_of_which_a_part_came_before(
         store.verify(file)
     store.fetch(file, lambda offset: [content[offset:]])
     assert read(store, file) == content
+
+
+def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, content = bucket_of(request, tmp_path), parquet_bytes()
+    file, removed = staged_of(NAME, content), list[int]()
+    store.fetch(file, lambda offset: [content[offset:]])
+    with store._lock:  # it was compared long ago
+        store._known[NAME] = replace(store._known[NAME], at=-1e9)
+    upkeep = threading.Thread(
+        target=lambda: removed.append(upkeep_of(store).remove_unnamed(TemporaryJournal(), 0, -60))
+    )
+    find, waiting, turn = store._store.find, threading.Event(), BucketPayloads._turn
+
+    def noted(self: BucketPayloads, name: str) -> AbstractContextManager[None]:
+        waiting.set()
+        return turn(self, name)
+
+    def looked(key: str) -> Found | None:
+        found = find(key)
+        monkeypatch.setattr(BucketPayloads, "_turn", noted)
+        upkeep.start()
+        assert waiting.wait(30)
+        return found
+
+    monkeypatch.setattr(store._store, "find", looked)
+    store.verify(file)
+    monkeypatch.setattr(store._store, "find", find)
+    upkeep.join(30)
+    assert removed == [0]
+    assert store.has(file)
 
 
 def test_what_others_have_in_the_prefix_is_not_removed(

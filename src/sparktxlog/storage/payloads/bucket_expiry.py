@@ -83,8 +83,7 @@ class BucketExpiry(PayloadUpkeep):
             # Read after the ages: files of later submits were verified a moment ago.
             named = named_tops(journal, kept_after)
             for top in old:
-                if top not in named and not self._store.verified_within(top, SUBMIT_S):
-                    self._remove([found.key for found in self._store.proved.list(top)])
+                if top not in named and self._store.remove_unneeded(top, SUBMIT_S):
                     removed += 1
         if removed:
             _log.info("objects that no transaction names were removed", count=removed)

@@ -18,7 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -185,14 +185,31 @@ class BucketPayloads(PayloadStore):
         with self._lock:
             self._known.pop(relative, None)
 
-    def verified_within(self, top: str, seconds: float) -> bool:
-        """Return whether a file of a directory below the root was verified so recently."""
-        since = monotonic() - seconds
-        with self._lock:
-            return any(
-                known.at > since and name.startswith(f"{top}/")
-                for name, known in self._known.items()
-            )
+    def remove_unneeded(self, top: str, seconds: float) -> bool:
+        """Remove the objects of a directory below the root, unless a submit may be under way.
+
+        A submit finds its objects before this, and keeps them, or does not find them.
+
+        Args:
+            seconds: For so long after a file was verified, a submit may be.
+
+        Returns:
+            Whether they were removed.
+        """
+        with ExitStack() as turns:
+            # Who verifies one has its turn until it is remembered; nobody waits for two.
+            names = sorted(found.key for found in self.proved.list(top))
+            for name in names:
+                turns.enter_context(self._turn(name))
+            since = monotonic() - seconds
+            with self._lock:
+                below = [name for name in self._known if name.startswith(f"{top}/")]
+                if any(self._known[name].at > since for name in below):
+                    return False
+                for name in below:
+                    del self._known[name]
+            self.proved.remove(names)
+        return True
 
     def has(self, file: StagedFile) -> bool:
         if self.here.has(file):
