@@ -303,6 +303,16 @@ def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
     assert store.has(file)
 
 
+def test_bytes_from_before_the_bucket_are_counted(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store, content = bucket_of(request, tmp_path), parquet_bytes()
+    store.fetch(staged_of(NAME, content), lambda offset: [content[offset:]])
+    (store.root / "earlier").mkdir()
+    (store.root / "earlier" / "part-0.parquet").write_bytes(content)
+    assert upkeep_of(store).size_bytes() == 2 * len(content)
+
+
 def test_what_others_have_in_the_prefix_is_not_removed(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -92,7 +92,9 @@ class BucketExpiry(PayloadUpkeep):
         )
 
     def size_bytes(self) -> int:
-        return sum(found.size_bytes for found in self._store.proved.list())
+        # The directory also has what was there before the site got a bucket.
+        there = sum(found.size_bytes for found in self._store.proved.list())
+        return there + self._here.size_bytes()
 
     def _remove(self, keys: Collection[str]) -> None:
         for key in keys:
