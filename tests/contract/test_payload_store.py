@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -12,13 +13,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.support import store_servers
+from tests.support.faulty_way import Fault, faulty_way
 from tests.support.storage_samples import TemporaryJournal, parquet_bytes, staged_of
-from tests.support.store_servers import StoreServer
+from tests.support.store_servers import BUCKET, StoreServer, opened
 
 from sparktxlog.errors import (
     InvalidNameError,
     ManifestMismatchError,
     PayloadStoreError,
+    StoreUnavailableError,
     TransportError,
 )
 from sparktxlog.files.stores.store import Found
@@ -301,6 +304,27 @@ def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
     upkeep.join(30)
     assert removed == [0]
     assert store.has(file)
+
+
+def test_a_bucket_that_is_away_holds_the_publisher_up_for_a_moment_only(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: StoreServer = request.getfixturevalue("server")
+    with faulty_way(server.endpoint, lambda method: Fault.THROTTLED) as way:
+        patient = opened(f"s3://{BUCKET}/{tmp_path.name}", server.settings(way.url))
+        soon = opened(f"s3://{BUCKET}/{tmp_path.name}", server.settings(way.url, patience_s=1))
+        bucket = SiteBucket(patient, lambda: None, "payload-url", "the files")
+        store = BucketPayloads(bucket, tmp_path / "payloads", soon)
+        name, began = "inline/1-1/t.parquet", time.monotonic()
+        store.write_file(name, parquet_bytes())
+        with pytest.raises(StoreUnavailableError):
+            store.sync([name])
+        with pytest.raises(StoreUnavailableError):
+            upkeep_of(store).remove_inline(1)
+        assert time.monotonic() - began < 30
+        way.choose = lambda method: Fault.NONE
+        store.sync([name])
+        assert upkeep_of(store).remove_inline(1) == 1
 
 
 def test_bytes_from_before_the_bucket_are_counted(

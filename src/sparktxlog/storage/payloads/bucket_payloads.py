@@ -74,10 +74,13 @@ class BucketPayloads(PayloadStore):
     Args:
         bucket: Its root has the files.
         directory: Of the node, for what is on its way; made if missing.
+        impatient: The same place for the publisher's thread, which a bucket that is away must not
+            hold up for long; default: that of `bucket`.
     """
 
-    def __init__(self, bucket: SiteBucket, directory: Path) -> None:
+    def __init__(self, bucket: SiteBucket, directory: Path, impatient: Store | None = None) -> None:
         self._bucket, self.here = bucket, LocalPayloadStore(directory)
+        self._impatient = impatient or bucket.store
         self.root = self.here.root
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
@@ -99,6 +102,12 @@ class BucketPayloads(PayloadStore):
         """The bucket, to write there; see `SiteBucket.proved`."""
         return self._bucket.proved
 
+    @property
+    def of_publisher(self) -> Store:
+        """As `proved`, for the publisher's thread: it publishes, and removes."""
+        self._bucket.check_ready()
+        return self._impatient
+
     def take(self, owner: str) -> None:
         self._bucket.take(owner)
 
@@ -111,7 +120,7 @@ class BucketPayloads(PayloadStore):
         self.here.write_file(relative, content)
 
     def sync(self, relatives: Iterable[str]) -> None:
-        names, proved = list(relatives), self.proved
+        names, proved = list(relatives), self.of_publisher
 
         def put(name: str) -> None:
             path = Path(self.path(name))
@@ -198,7 +207,7 @@ class BucketPayloads(PayloadStore):
         """
         with ExitStack() as turns:
             # Who verifies one has its turn until it is remembered; nobody waits for two.
-            names = sorted(found.key for found in self.proved.list(top))
+            names = sorted(found.key for found in self.of_publisher.list(top))
             for name in names:
                 turns.enter_context(self._turn(name))
             since = monotonic() - seconds
@@ -208,7 +217,7 @@ class BucketPayloads(PayloadStore):
                     return False
                 for name in below:
                     del self._known[name]
-            self.proved.remove(names)
+            self.of_publisher.remove(names)
         return True
 
     def has(self, file: StagedFile) -> bool:
