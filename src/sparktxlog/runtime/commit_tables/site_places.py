@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
 #: The publisher tries again by itself, and does other work in between.
-_OF_PUBLISHER = {"patience_s": 10.0, "answer_s": 30.0}
+_PATIENCE_S, _ANSWER_S = 10.0, 30.0
 
 
 def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
@@ -60,7 +60,8 @@ def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadSt
 
     store, proof = _bucket_of(config, config.payload_url, "payload-url", metrics)
     bucket = SiteBucket(store, proof, "payload-url", "the staged files")
-    impatient = _opened(config, config.payload_url, "payload-url", **_OF_PUBLISHER)
+    settings = replace(settings_of_stores(config), patience_s=_PATIENCE_S, answer_s=_ANSWER_S)
+    impatient = _opened(config.payload_url, settings, "payload-url")
     impatient.counts = store.counts
     return BucketPayloads(bucket, config.payload_dir, impatient)
 
@@ -108,22 +109,17 @@ def _bucket_of(
     # Only nodes that need it have the library of buckets.
     from sparktxlog.files.stores.proof import prove
 
-    store = _opened(config, url, key)
+    store = _opened(url, settings_of_stores(config), key)
     if metrics is not None:
         metrics.show_requests(store.url, store.counts)
     return store, partial(prove, store, **_AT_A_START)
 
 
-def _opened(config: NodeConfig, url: str, key: str, **patience: float) -> BucketStore:
-    """Open a bucket.
-
-    Args:
-        patience: Fields of `StoreSettings` that differ.
-    """
+def _opened(url: str, settings: StoreSettings, key: str) -> BucketStore:
     from sparktxlog.files.stores.bucket import BucketStore
     from sparktxlog.files.stores.opening import store_at
 
-    store = store_at(url, replace(settings_of_stores(config), **patience), field=key)
+    store = store_at(url, settings, field=key)
     assert isinstance(store, BucketStore), "the setting takes no path"
     return store
 
