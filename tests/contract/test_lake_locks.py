@@ -314,6 +314,7 @@ def test_maintain_has_the_lock_while_it_removes_and_is_refused_else(
         ObjectPins(replica.place.store, here).release_others()  # the node starts
         (refused,) = maintain_bucket(reached, here, wanted)
         assert "VACUUM, for the replica in" in refused.skipped and not refused.vacuumed
+        assert "stop it, run maintain, and start it again" in refused.skipped
         assert table.find("attempt.parquet") is not None
     (dry,) = maintain_bucket(reached, here, replace(wanted, dry_run=True))
     assert "would remove 1 objects" in dry.skipped

@@ -537,9 +537,10 @@ def test_own_objects_are_brought_where_a_copy_looks(
     staged = tmp_path / "staged"
     (staged / second).parent.mkdir(parents=True)
     (staged / second).write_bytes(b"is there")
-    lake.bring_own("t", wanted | {"elsewhere": 5}, staged)
+    assert lake.bring_own("t", wanted | {"elsewhere": 5}, staged)
     del given[first]
     assert contents(staged) == given | {second: b"is there"}
+    assert not lake.bring_own("t", {"elsewhere": 5}, staged)
 
 
 def test_lost_answers_replace_a_table_once(

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.support import store_servers
+from tests.support.faulty_way import Fault, faulty_way
 from tests.support.storage_samples import TemporaryJournal, parquet_bytes, staged_of
-from tests.support.store_servers import StoreServer
+from tests.support.store_servers import BUCKET, StoreServer, opened
 
 from sparktxlog.errors import (
     InvalidNameError,
     ManifestMismatchError,
     PayloadStoreError,
+    StoreUnavailableError,
     TransportError,
 )
+from sparktxlog.files.stores.store import Found
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.payloads.bucket_expiry import upkeep_of
 from sparktxlog.storage.payloads.bucket_payloads import BucketPayloads
@@ -265,6 +272,69 @@ def test_an_object_is_not_taken_for_the_one_of_which_a_part_came_before(
         store.verify(file)
     store.fetch(file, lambda offset: [content[offset:]])
     assert read(store, file) == content
+
+
+def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, content = bucket_of(request, tmp_path), parquet_bytes()
+    file, removed = staged_of(NAME, content), list[int]()
+    store.fetch(file, lambda offset: [content[offset:]])
+    with store._lock:  # it was compared long ago
+        store._known[NAME] = replace(store._known[NAME], at=-1e9)
+    upkeep = threading.Thread(
+        target=lambda: removed.append(upkeep_of(store).remove_unnamed(TemporaryJournal(), 0, -60))
+    )
+    find, waiting, turn = store._store.find, threading.Event(), BucketPayloads._turn
+
+    def noted(self: BucketPayloads, name: str) -> AbstractContextManager[None]:
+        waiting.set()
+        return turn(self, name)
+
+    def looked(key: str) -> Found | None:
+        found = find(key)
+        monkeypatch.setattr(BucketPayloads, "_turn", noted)
+        upkeep.start()
+        assert waiting.wait(30)
+        return found
+
+    monkeypatch.setattr(store._store, "find", looked)
+    store.verify(file)
+    monkeypatch.setattr(store._store, "find", find)
+    upkeep.join(30)
+    assert removed == [0]
+    assert store.has(file)
+
+
+def test_a_bucket_that_is_away_holds_the_publisher_up_for_a_moment_only(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    server: StoreServer = request.getfixturevalue("server")
+    with faulty_way(server.endpoint, lambda method: Fault.THROTTLED) as way:
+        patient = opened(f"s3://{BUCKET}/{tmp_path.name}", server.settings(way.url))
+        soon = opened(f"s3://{BUCKET}/{tmp_path.name}", server.settings(way.url, patience_s=1))
+        bucket = SiteBucket(patient, lambda: None, "payload-url", "the files")
+        store = BucketPayloads(bucket, tmp_path / "payloads", soon)
+        name, began = "inline/1-1/t.parquet", time.monotonic()
+        store.write_file(name, parquet_bytes())
+        with pytest.raises(StoreUnavailableError):
+            store.sync([name])
+        with pytest.raises(StoreUnavailableError):
+            upkeep_of(store).remove_inline(1)
+        assert time.monotonic() - began < 30
+        way.choose = lambda method: Fault.NONE
+        store.sync([name])
+        assert upkeep_of(store).remove_inline(1) == 1
+
+
+def test_bytes_from_before_the_bucket_are_counted(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store, content = bucket_of(request, tmp_path), parquet_bytes()
+    store.fetch(staged_of(NAME, content), lambda offset: [content[offset:]])
+    (store.root / "earlier").mkdir()
+    (store.root / "earlier" / "part-0.parquet").write_bytes(content)
+    assert upkeep_of(store).size_bytes() == 2 * len(content)
 
 
 def test_what_others_have_in_the_prefix_is_not_removed(

@@ -25,6 +25,20 @@ def test_every_promise_is_kept_on_the_disks(tmp_path: Path) -> None:
     assert [begin for begin in says if not any(line.startswith(begin) for line in found)] == []
 
 
+@pytest.mark.repeated
+@pytest.mark.timeout(600)
+def test_every_promise_is_kept_with_files_in_buckets(tmp_path: Path) -> None:
+    """The bucket throttles, loses answers and is away; what it has is judged in the end."""
+    with tortured(tmp_path, 1.0, seed=7, store="s3", faulty=0.03) as evidence:
+        assert list(judge(evidence)) == []
+        assert sum(act.told == "ordered" for act in evidence.acts) > 50
+        assert evidence.faults["store_away"] > 0
+        assert evidence.faults["store_away_at_start"] > 0
+        # Each kind of fault befell some request, and the way was cut while there were some.
+        faults = {"throttled", "lost", "failed", "cut", "delayed", "away"}
+        assert faults <= evidence.requests.keys()
+
+
 def _planted(evidence: Evidence) -> list[str]:
     """Plant anomalies in a history without any; return how the sentences about them begin."""
     bulk = evidence.bulk

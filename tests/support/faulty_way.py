@@ -33,6 +33,8 @@ class Fault(Enum):
     DELAYED = "delayed"
     #: A list is that of an earlier moment, as of a store whose lists come after its writes.
     STALE = "stale"
+    #: The way is cut: it does not reach the server, or its answer does not come back.
+    AWAY = "away"
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,36 @@ class FaultyWay(ThreadingHTTPServer):
         self.happened: Counter[Fault | Answer] = Counter()
         #: Target of a list → the first answer to it of the last ten seconds.
         self.lists: dict[str, tuple[float, Listed]] = {}
+        self._whole = threading.Event()
+        self._whole.set()
+        self._silent = False
 
     @property
     def url(self) -> str:
         """What a store takes as its endpoint."""
         return f"http://127.0.0.1:{self.server_port}"
+
+    def cut(self, *, silently: bool = False) -> None:
+        """Let nothing pass from now on, requests that are under way included.
+
+        Args:
+            silently: Connections stay open until `heal`, as with a dead cable; else they break.
+        """
+        self._silent = silently
+        self._whole.clear()
+
+    def heal(self) -> None:
+        """Let requests pass again."""
+        self._whole.set()
+
+    def passes(self) -> bool:
+        """Return whether the way is whole; if it is cut silently, only once it is healed."""
+        if self._whole.is_set():
+            return True
+        self.happened[Fault.AWAY] += 1
+        if self._silent:
+            self._whole.wait()
+        return False
 
     def handle_error(self, *_: Any) -> None:
         """Say nothing: clients close connections."""
@@ -111,6 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if not self.server.passes():
+            return self._break_off()
         fault = self.server.choose(self.command)
         if fault is Fault.STALE:
             fault = Fault.NONE if (old := self._old_list()) is None else Fault.STALE
@@ -137,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = answer.read()
         finally:
             way.close()
-        if fault is Fault.LOST:
+        if fault is Fault.LOST or not self.server.passes():
             return self._break_off()
         if fault is Fault.FAILED:
             return self._answer(500, b"<Error><Code>InternalError</Code></Error>", {})

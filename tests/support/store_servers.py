@@ -130,10 +130,10 @@ class StoreServer:
             "AWS_ALLOW_HTTP": "true",
         }
 
-    def node_settings(self) -> tuple[str, ...]:
-        """Return lines of a node's configuration that say the same."""
+    def node_settings(self, endpoint: str = "") -> tuple[str, ...]:
+        """Return lines of a node's configuration that say the same, perhaps by way of a relay."""
         return (
-            f'store-endpoint = "{self.endpoint}"',
+            f'store-endpoint = "{endpoint or self.endpoint}"',
             'store-region = "us-east-1"',
             "store-allow-http = true",
             f'store-credentials-file = "{self.credentials_file}"',

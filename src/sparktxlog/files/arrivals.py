@@ -83,6 +83,8 @@ class Arrivals:
         #: Path → inode, size and modification time at verification, the digest found, and when,
         #: monotonic seconds.
         self._verified: dict[Path, tuple[_Mark, str, float]] = {}
+        #: Held to see that a file is there and remember it, and to take unneeded ones away.
+        self._confirming = threading.Lock()
 
     def path(self, relative: str) -> str:
         """Return the absolute path of a checked relative name; the file need not exist.
@@ -121,16 +123,20 @@ class Arrivals:
             ManifestMismatchError: Something differs (definite).
         """
         path = Path(self.path(file.path))
-        mark = self._mark(file, path)
-        with self._lock:
-            known = self._verified.get(path)
-        if known is not None and known[:2] == (mark, file.digest):
-            return
+        with self._confirming:
+            mark = self._mark(file, path)
+            with self._lock:
+                known = self._verified.get(path)
+            if known is not None and known[:2] == (mark, file.digest):
+                self._remember(path, mark, file.digest)
+                return
         with storing(path):
             self._check(file, path)
             sync_or_rewrite(path)
             sync_parents([path], self.root)
-        self._remember(path, mark, file.digest)
+        with self._confirming:
+            self._mark(file, path)
+            self._remember(path, mark, file.digest)
 
     def has(self, file: StagedFile) -> bool:
         """Return whether a file with this name and size is here."""
@@ -169,7 +175,7 @@ class Arrivals:
             source.link_as(foreign_file(self.root, path))
             sync_or_rewrite(path)
             sync_parents([path], self.root)
-        self._remember(path, self._mark(file, path), file.digest)
+        self._confirm(file, path)
         return True
 
     def take_in(self, sources: Mapping[str, Source | bytes]) -> tuple[StagedFile, ...]:
@@ -201,7 +207,7 @@ class Arrivals:
         self.sync_names(paths)
         for file in files:
             path = paths[file.path]
-            self._remember(path, self._mark(file, path), file.digest)
+            self._confirm(file, path)
         return tuple(files)
 
     def _taken_in(self, relative: str, path: Path, source: Source | bytes) -> StagedFile:
@@ -326,7 +332,7 @@ class Arrivals:
                 partial.replace(final)
             if named:
                 sync_parents([final], self.root)
-        self._remember(final, self._mark(file, final), file.digest)
+        self._confirm(file, final)
 
     def sync_names(self, relatives: Iterable[str]) -> None:
         """Bring the names of files to the disk, each directory once."""
@@ -370,8 +376,14 @@ class Arrivals:
             raise PayloadStoreError(f"{file.path!r} is not a regular file", path=file.path)
         return (status.st_ino, status.st_size, status.st_mtime_ns)
 
+    def _confirm(self, file: StagedFile, path: Path) -> None:
+        """Remember a file whose bytes were compared; errors as `verify` if it was taken away."""
+        with self._confirming:
+            self._remember(path, self._mark(file, path), file.digest)
+
     def _remember(self, path: Path, mark: _Mark, digest: str) -> None:
         with self._lock:
+            self._verified.pop(path, None)
             if len(self._verified) >= _REMEMBERED:
                 del self._verified[next(iter(self._verified))]
             self._verified[path] = (mark, digest, monotonic())

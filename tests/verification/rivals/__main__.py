@@ -20,12 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.node_processes import NodeProcess
-from tests.verification.rivals.places import Places, added, places_in, read, versions
+from tests.verification.places import Places, places_in, store_options
+from tests.verification.rivals.placed_tables import added, read, versions
 from tests.verification.rivals.writers import Rivals, Told
 from tests.verification.torture.faults import Faults, TorturedCluster
 
 SETTINGS = ('eviction = "auto"', "suspect-timeout = 5", "start-timeout = 10")
-KINDS = ("kill", "kill_two", "cut", "one_way", "pause", "restart")
+#: The last two happen to tables in a bucket only.
+KINDS = (
+    *("kill", "kill_two", "cut", "one_way", "pause", "restart"),
+    *("store_away", "store_away_at_start"),
+)
 SETTLE_S = 180.0
 
 
@@ -62,19 +67,6 @@ def run(
         return _run(directory, places, commits, tables, writers, seed, pause, quiet)
 
 
-class PlacedCluster(TorturedCluster):
-    """Nodes with their tables in places."""
-
-    places: Places
-
-    def configure(self) -> None:
-        """Tell each node its place, too."""
-        super().configure()
-        for name, node in self.nodes.items():
-            lines = "".join(f"{line}\n" for line in self.places.settings(name))
-            node.config.write_text(lines + node.config.read_text())
-
-
 def _run(
     directory: Path,
     places: Places,
@@ -85,7 +77,7 @@ def _run(
     pause: float,
     quiet: bool,
 ) -> Rivalry:
-    cluster = PlacedCluster(directory, "ABC", settings=SETTINGS)
+    cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
     cluster.places = places
     say = (lambda line: None) if quiet else (lambda line: print(f"  {line}", flush=True))
     faults = Faults(cluster, seed, say, kinds=KINDS)
@@ -180,8 +172,7 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=1, help="of each table at each site")
     parser.add_argument("--pause", type=float, default=5.0, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--store", choices=("disk", "s3"), default="disk")
-    parser.add_argument("--faulty", type=float, default=0.0, help="share of requests to a bucket")
+    store_options(parser)
     parser.add_argument("--keep", type=Path, help="work in this empty directory, and keep it")
     given = parser.parse_args()
     print(f"{given.commits:,} commits, {given.tables} tables, seed {given.seed}", flush=True)

@@ -24,10 +24,11 @@ from typing import Any
 
 from tests.support.java_programs import class_path, compile_java
 from tests.support.node_processes import NodeProcess
-from tests.verification.rivals.__main__ import KINDS, SETTINGS, SETTLE_S, PlacedCluster
-from tests.verification.rivals.places import Places, added, places_in, read, versions
+from tests.verification.places import Places, places_in, store_options
+from tests.verification.rivals.__main__ import KINDS, SETTINGS, SETTLE_S
+from tests.verification.rivals.placed_tables import added, read, versions
 from tests.verification.rivals.writers import Rivals
-from tests.verification.torture.faults import Faults
+from tests.verification.torture.faults import Faults, TorturedCluster
 from tests.verification.torture.list_append import Anomaly, ListTransaction, Seen, anomalies
 
 _JVM = ("-Xmx1g", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -86,7 +87,7 @@ def _run(
 ) -> Appended:
     seed = wanted["seed"]
     classes = compile_java("sparktxlog/ListAppender.java", directory / "classes")
-    cluster = PlacedCluster(directory, "ABC", settings=SETTINGS)
+    cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
     cluster.places = places
     faults = Faults(cluster, seed, lambda line: None, kinds=KINDS)
     lines = directory / "transactions"
@@ -205,8 +206,7 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=16, help="at each site")
     parser.add_argument("--seconds", type=float, default=86_400, help="end then at the latest")
     parser.add_argument("--pause", type=float, help="seconds between two faults; default: none")
-    parser.add_argument("--store", choices=("disk", "s3"), default="disk")
-    parser.add_argument("--faulty", type=float, default=0.0, help="share of requests to a bucket")
+    store_options(parser)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lists-") as directory:

@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 from tests.support.delta_writer import BEGIN, DELTA, StagedTable, path_of
 from tests.support.node_processes import NodeProcess, wait_until
-from tests.verification.rivals.places import PlacedTable, Places, newest_version
+from tests.verification.places import Places
+from tests.verification.rivals.placed_tables import PlacedTable, newest_version
 
 #: Pause before a request is sent again, seconds, and how long one may take.
 _AGAIN_S, _PATIENCE_S = (0.05, 0.5), 60.0

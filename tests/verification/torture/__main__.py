@@ -2,6 +2,7 @@
 
 make torture                                       # ten minutes
 python -m tests.verification.torture --minutes 1 --seed 7 --keep DIRECTORY
+python -m tests.verification.torture --store s3 --faulty 0.05
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.node_processes import TABLE, NodeProcess, wait_until
+from tests.verification.places import Places, places_in, store_options
 from tests.verification.torture.clients import Clients
 from tests.verification.torture.faults import Faults, TorturedCluster
 from tests.verification.torture.history import Act
@@ -30,12 +32,31 @@ _SETTLE_S = 180.0
 
 
 @contextmanager
-def tortured(directory: Path, minutes: float, seed: int) -> Iterator[Evidence]:
-    """Run clients and faults for so long; yield what they left, as long as the disks are there."""
+def tortured(
+    directory: Path, minutes: float, seed: int, store: str = "disk", faulty: float = 0.0
+) -> Iterator[Evidence]:
+    """Run clients and faults for so long; yield what they left, as long as the disks are there.
+
+    Args:
+        store: As in `places_in`; `faulty` too.
+    """
+    with (
+        places_in(directory, store, faulty, seed) as places,
+        _tortured(directory, places, minutes, seed) as evidence,
+    ):
+        yield evidence
+
+
+@contextmanager
+def _tortured(directory: Path, places: Places, minutes: float, seed: int) -> Iterator[Evidence]:
     cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
+    cluster.places = places
     cluster.small_disks = os.geteuid() == 0 and shutil.which("mount") is not None
     clients = Clients(cluster.masters(), seed)
-    replicas = [Replica(node, Tables(LISTS, BANKS)) for node in cluster.masters()]
+    replicas = [
+        Replica(node, places.of(node, "payloads"), Tables(LISTS, BANKS))
+        for node in cluster.masters()
+    ]
     workloads = Workloads(cluster.masters(), replicas, seed)
     faults = Faults(cluster, seed, lambda line: print(f"  {line}", flush=True))
     followers = (clients, workloads, *replicas)
@@ -55,15 +76,18 @@ def tortured(directory: Path, minutes: float, seed: int) -> Iterator[Evidence]:
         cluster.agree(position, _SETTLE_S)
         cluster.publish()
         cluster.stop()
-        print("faults:", ", ".join(f"{name} {n}" for name, n in sorted(faults.count.items())))
         bulk = workloads.history
         several = [*bulk.runs, *bulk.prepared]
         yield Evidence(
             directory=directory,
-            nodes=list(cluster.nodes),
+            payloads={
+                name: places.judged(node, "payloads") for name, node in cluster.nodes.items()
+            },
             acts=[opened, *clients.acts, *(act for one in several for act in one.acts())],
             bulk=bulk,
             replicas=replicas,
+            faults=faults.count,
+            requests=places.faults(),
         )
     finally:
         for each in followers:
@@ -82,6 +106,9 @@ def _open(node: NodeProcess) -> Act:
 
 def _count(evidence: Evidence) -> None:
     """Say what the clients did; an operation is a transaction, or a read of all tables."""
+    print("faults:", ", ".join(f"{name} {n}" for name, n in sorted(evidence.faults.items())))
+    if evidence.requests:
+        print(f"requests to the bucket: {evidence.requests}")
     bulk = evidence.bulk
     elements = sum(len(add.elements) for add in bulk.adds)
     appends = Counter(
@@ -104,13 +131,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make torture", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    store_options(parser)
     parser.add_argument("--keep", type=Path, help="work in this empty directory, and keep it")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
     directory = given.keep or Path(tempfile.mkdtemp(prefix="torture-"))
     directory.mkdir(parents=True, exist_ok=True)
     print(f"three nodes for {given.minutes:g} minutes, seed {given.seed}", flush=True)
-    with tortured(directory, given.minutes, given.seed) as evidence:
+    with tortured(directory, given.minutes, given.seed, given.store, given.faulty) as evidence:
         _count(evidence)
         acts, found = evidence.acts, list(judge(evidence))
     told = Counter(act.told for act in acts)

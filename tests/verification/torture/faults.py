@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.node_processes import NodeProcess
 from tests.support.site_links import LinkedCluster, ways_between
+from tests.verification.places import Places
 
 _SECOND_US = 1_000_000
 #: Offsets that a clock jumps to, seconds.
@@ -25,10 +26,14 @@ class TorturedCluster(LinkedCluster):
 
     #: Root may mount: then each node has a small disk of its own.
     small_disks = False
+    #: Where the files of sites lie.
+    places = Places()
 
     def configure(self) -> None:
-        """Give every node its clock and, if possible, its disk."""
+        """Give every node its place, its clock and, if possible, its disk."""
         for name, node in self.nodes.items():
+            lines = "".join(f"{line}\n" for line in self.places.settings(name))
+            node.config.write_text(lines + node.config.read_text())
             script = Path(__file__).with_name("skewed_node.py")
             self.set_clock(name, 0)
             node.prefix = (sys.executable, str(script), str(self._clock(name)))
@@ -49,6 +54,8 @@ class TorturedCluster(LinkedCluster):
 
     def stop(self) -> None:
         """Stop nodes and relays; disks stay mounted to be read, see `unmount`."""
+        for way in self.places.ways.values():
+            way.heal()
         for node in self.nodes.values():
             with suppress(ProcessLookupError):
                 node.send(signal.SIGCONT)
@@ -91,6 +98,8 @@ class Faults:
         ]
         if cluster.small_disks:
             self._kinds.append(self._fill)
+        if cluster.places.ways:
+            self._kinds += [self._store_away, self._store_away_at_start]
         if kinds:
             self._kinds = [kind for kind in self._kinds if kind.__name__.strip("_") in kinds]
 
@@ -182,6 +191,27 @@ class Faults:
         if node.process is not None and node.process.poll() is not None:
             node.start()
         return f"filled the disk of {node.name} for {seconds:.1f} s"
+
+    def _store_away(self) -> str:
+        (node,) = self._nodes(1)
+        silently = self._cut_store(node)
+        seconds = self._last(0.5, 12)
+        self._cluster.places.ways[node.name].heal()
+        return f"cut {node.name} off from its bucket {silently}for {seconds:.1f} s"
+
+    def _store_away_at_start(self) -> str:
+        (node,) = self._nodes(1)
+        node.kill()
+        silently = self._cut_store(node)
+        node.start()
+        seconds = self._last(2, 12)
+        self._cluster.places.ways[node.name].heal()
+        return f"started {node.name}, {silently}without its bucket for {seconds:.1f} s"
+
+    def _cut_store(self, node: NodeProcess) -> str:
+        silently = self._chance.random() < 0.5
+        self._cluster.places.ways[node.name].cut(silently=silently)
+        return "silently " if silently else ""
 
 
 def _names(nodes: list[NodeProcess]) -> str:

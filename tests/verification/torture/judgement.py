@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.verification.places import Place
 from tests.verification.torture.bank import BankRead, bank_violations
 from tests.verification.torture.history import Act, effects, read_queue, violations
 from tests.verification.torture.list_append import ListTransaction, anomalies
@@ -22,14 +24,19 @@ class Evidence:
 
     Attributes:
         directory: With the data directory of each node.
+        payloads: Node → what it published.
         acts: All transactions, those of `bulk` included.
+        faults: How often each befell nodes.
+        requests: How many to the bucket met which fault; empty on disks.
     """
 
     directory: Path
-    nodes: Sequence[str]
+    payloads: Mapping[str, Place]
     acts: list[Act]
     bulk: BulkHistory
     replicas: Sequence[Replica]
+    faults: Counter[str]
+    requests: dict[str, int]
 
 
 def orders(
@@ -54,15 +61,16 @@ def orders(
 def judge(evidence: Evidence) -> Iterator[str]:
     """Yield what is wrong, a sentence each."""
     bulk = evidence.bulk
-    queues = [read_queue(name, evidence.directory / name) for name in evidence.nodes]
+    queues = [read_queue(name, evidence.directory / name) for name in evidence.payloads]
     yield from violations(evidence.acts, queues)
     for replica in evidence.replicas:
         yield from replica.wrong
     bank_reads = [read for replica in evidence.replicas for read in replica.bank_reads]
     lists, set_reads = list(bulk.lists), list(bulk.set_reads)
     moved: list[BankRead] = []
-    for name in evidence.nodes:
-        view, states = read_published(name, evidence.directory / name, LISTS, BANKS)
+    for name, payloads in evidence.payloads.items():
+        data = evidence.directory / name
+        view, states = read_published(name, data, payloads, LISTS, BANKS)
         moved += states
         end = view.position
         set_reads.append(SetRead(f"the disk of {name}", end, end, view.lists[SET], is_final=True))

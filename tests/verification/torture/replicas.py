@@ -22,9 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from tests.support.node_processes import HttpProblem, NodeProcess, call
+from tests.verification.places import Place
 from tests.verification.torture.bank import BankRead
 from tests.verification.torture.list_append import Seen
 
+from sparktxlog.errors import TxLogError
 from sparktxlog.model.transactions.operation import OP_COLUMN, POSITION_COLUMN
 
 _POLL_S = 1.0
@@ -76,17 +78,17 @@ class Replica:
     """The tables as the reader of one node has them; a thread follows the node.
 
     Args:
-        node: Its payload store is read too.
+        payloads: Its payload store.
         tables: Still empty.
     """
 
-    def __init__(self, node: NodeProcess, tables: Tables) -> None:
+    def __init__(self, node: NodeProcess, payloads: Place, tables: Tables) -> None:
         self.node = node
-        #: What cannot be: segments that do not fit together.
+        #: What cannot be: segments that do not fit together, or files that are not there.
         self.wrong: list[str] = []
         #: All accounts after each segment that changed one.
         self.bank_reads: list[BankRead] = []
-        self._tables = tables
+        self._payloads, self._tables = payloads, tables
         self._position, self._hash = 0, ""
         self._grown = threading.Condition()
         self._over = threading.Event()
@@ -132,12 +134,15 @@ class Replica:
                         f"{self.node.name}: {segment['first']} does not continue {self._position}"
                     )
                     return
-                self._apply(segment)
+                try:
+                    self._apply(segment)
+                except (OSError, TxLogError) as error:
+                    self.wrong.append(f"{self.node.name}: what it published is not read: {error}")
+                    return
 
     def _apply(self, segment: dict[str, Any]) -> None:
-        store = self.node.directory / self.node.name / "payloads"
         files = [
-            (effect["table"], pq.read_table(store / file["path"], partitioning=None))
+            (effect["table"], _rows(self._payloads, file["path"]))
             for effect in segment.get("effects", ())
             if effect.get("inline")
             for file in effect.get("files", ())
@@ -152,8 +157,15 @@ class Replica:
             self._grown.notify_all()
 
 
+def _rows(payloads: Place, path: str) -> pa.Table:
+    content = payloads.read(path)
+    if content is None:
+        raise FileNotFoundError(path)
+    return pq.read_table(pa.BufferReader(content))
+
+
 def read_published(
-    node: str, data: Path, lists: Sequence[str], banks: Sequence[str]
+    node: str, data: Path, payloads: Place, lists: Sequence[str], banks: Sequence[str]
 ) -> tuple[View, list[BankRead]]:
     """Read the files that a stopped node's queue table names: all tables, all states of accounts.
 
@@ -169,9 +181,7 @@ def read_published(
     parts: dict[str, list[pa.Table]] = {}
     for path in order:
         # The path ends with TABLE-KIND.parquet.
-        parts.setdefault(Path(path).name.split("-")[0], []).append(
-            pq.read_table(data / "payloads" / path, partitioning=None)
-        )
+        parts.setdefault(Path(path).name.split("-")[0], []).append(_rows(payloads, path))
     tables, reads = Tables(lists, banks), list[BankRead]()
     for name in lists:
         for rows in parts.get(name, ()):

@@ -16,11 +16,9 @@ import structlog
 from sparktxlog.codec.containers.payload import read_manifest, verify_payload
 from sparktxlog.errors import (
     STORE_AWAY,
-    DiskFullError,
     InvalidNameError,
     ManifestMismatchError,
     NotFoundError,
-    StuckFilesError,
     TxLogError,
 )
 from sparktxlog.files.sending import Outgoing
@@ -32,7 +30,7 @@ from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
-from sparktxlog.runtime.commit.run_fetching import NO_DATA, RunFetcher
+from sparktxlog.runtime.commit.run_fetching import NO_DATA, OWN_PLACE_FAILS, RunFetcher
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.supervision import KeyedTasks
@@ -41,8 +39,6 @@ _log = structlog.get_logger("sparktxlog.files")
 
 #: Most segments of one range; workers take no more at once.
 _MOST_SEGMENTS = 500
-#: They say nothing of the files, which are looked at later.
-_NOT_OF_A_FILE = (DiskFullError, StuckFilesError, *STORE_AWAY)
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -81,7 +77,7 @@ class FileRepair:
         """
         try:
             await self._verify(file)
-        except (InvalidNameError, *_NOT_OF_A_FILE):
+        except (InvalidNameError, *OWN_PLACE_FAILS):
             raise
         except TxLogError as error:
             self._look_at_transaction(file, str(error))
@@ -143,7 +139,7 @@ class FileRepair:
         for payload in payloads:
             try:
                 await self.repaired(read_manifest(payload).staged_files)
-            except _NOT_OF_A_FILE as error:
+            except OWN_PLACE_FAILS as error:
                 _log.warning("files of a summary wait", reason=str(error))
                 return
 
@@ -193,7 +189,7 @@ class FileRepair:
             files = self._looked_at[digest] = manifest.staged_files
             for file in files:
                 await self._verify(file)
-        except _NOT_OF_A_FILE:
+        except OWN_PLACE_FAILS:
             raise
         except TxLogError as error:
             lost = str(error)
@@ -334,7 +330,7 @@ class FileRepair:
         for file in files:
             try:
                 self._base.payloads.verify(file)
-            except _NOT_OF_A_FILE:
+            except OWN_PLACE_FAILS:
                 raise
             except TxLogError as error:
                 found[file.path] = error
@@ -352,7 +348,7 @@ class FileRepair:
     async def _guarded(self, work: _Work) -> None:
         try:
             await work()
-        except _NOT_OF_A_FILE as error:
+        except OWN_PLACE_FAILS as error:
             _log.warning("files are checked later", reason=str(error))
         except Exception:  # noqa: BLE001
             # The peer that wants the file asks again, and so does the core.

@@ -17,9 +17,12 @@ import structlog
 
 from sparktxlog.codec.containers.payload import verify_payload
 from sparktxlog.errors import (
+    STORE_AWAY,
+    DiskFullError,
     ManifestMismatchError,
     NotFoundError,
     StorageError,
+    StuckFilesError,
     TransportError,
     TxLogError,
 )
@@ -44,6 +47,10 @@ _PARALLEL_RUNS = 16
 _ATTEMPTS = 2
 #: Containers up to this size are verified on the event loop, larger ones in a thread.
 _SMALL_BYTES = 32 << 10
+#: The place of the own files fails: that says nothing of a file, which is looked at later.
+OWN_PLACE_FAILS = (DiskFullError, StuckFilesError, *STORE_AWAY)
+#: Names this work in messages about failures of the own place.
+_FETCHING = "fetching staged files"
 #: Answers of a node that does not have the data, or only damaged.
 NO_DATA = frozenset(
     {NotFoundError.http_status, ManifestMismatchError.http_status, StorageError.http_status}
@@ -85,7 +92,7 @@ class RunFetcher:
         self, base: Foundation, holdings: Holdings, membership: Membership, damage: Damage
     ) -> None:
         self._links = base.links
-        self._payloads = base.payloads
+        self._payloads, self._supervisor = base.payloads, base.supervisor
         self._holdings = holdings
         self._membership = membership
         self._damage = damage
@@ -122,7 +129,9 @@ class RunFetcher:
             self._damage.arrived(run.digest)
         except TxLogError as error:
             _log.info("fetch failed", run=run.digest.hex()[:12], reason=str(error))
-            if isinstance(run, Announcement) and _is_missing(error):
+            if isinstance(error, OWN_PLACE_FAILS):
+                self._supervisor.note(_FETCHING, error, lasting=False)
+            elif isinstance(run, Announcement) and _is_missing(error):
                 self._damage.arrived(run.digest)  # its origin no longer announces it
             elif not _is_of_the_link(error):
                 self._damage.failed(run, str(error))
@@ -155,8 +164,8 @@ class RunFetcher:
             raise TransportError("there is no source to fetch from")
         if all(map(_is_missing, failures)):
             self._membership.missed(header)
-        # A node that could not be asked may have it.
-        raise next(filter(_is_of_the_link, failures), failures[-1])
+        # A node that could not be asked, or whose file could not be kept here, may have it.
+        raise next(filter(_says_nothing, failures), failures[-1])
 
     async def _prefetch(self, announcement: Announcement) -> None:
         link = self._links.get(announcement.origin)
@@ -236,6 +245,11 @@ class RunFetcher:
 def _is_missing(error: TxLogError) -> bool:
     """Return whether a node answered that it does not have the data."""
     return error.fields.get("status") == NotFoundError.http_status
+
+
+def _says_nothing(error: TxLogError) -> bool:
+    """Return whether an attempt says nothing of the data, which may be good."""
+    return isinstance(error, OWN_PLACE_FAILS) or _is_of_the_link(error)
 
 
 def _is_of_the_link(error: TxLogError) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
-from sparktxlog.files.stores.store import Store
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.runtime.metrics import Metrics
@@ -20,10 +20,13 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.site_bucket import SiteBucket
 
 if TYPE_CHECKING:
+    from sparktxlog.files.stores.bucket import BucketStore
     from sparktxlog.files.stores.vending import Vendor
 
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
+#: The publisher tries again by itself, and does other work in between.
+_PATIENCE_S, _ANSWER_S = 10.0, 30.0
 
 
 def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
@@ -57,7 +60,10 @@ def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadSt
 
     store, proof = _bucket_of(config, config.payload_url, "payload-url", metrics)
     bucket = SiteBucket(store, proof, "payload-url", "the staged files")
-    return BucketPayloads(bucket, config.payload_dir)
+    settings = replace(settings_of_stores(config), patience_s=_PATIENCE_S, answer_s=_ANSWER_S)
+    impatient = _opened(config.payload_url, settings, "payload-url")
+    impatient.counts = store.counts
+    return BucketPayloads(bucket, config.payload_dir, impatient)
 
 
 def vendor_of(config: NodeConfig) -> Vendor | None:
@@ -98,18 +104,24 @@ def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:
 
 def _bucket_of(
     config: NodeConfig, url: str, key: str, metrics: Metrics | None
-) -> tuple[Store, Callable[[], object]]:
+) -> tuple[BucketStore, Callable[[], object]]:
     """Return the store that a setting names, and what proves it."""
     # Only nodes that need it have the library of buckets.
-    from sparktxlog.files.stores.bucket import BucketStore
-    from sparktxlog.files.stores.opening import store_at
     from sparktxlog.files.stores.proof import prove
 
-    store = store_at(url, settings_of_stores(config), field=key)
-    assert isinstance(store, BucketStore), "the setting takes no path"
+    store = _opened(url, settings_of_stores(config), key)
     if metrics is not None:
         metrics.show_requests(store.url, store.counts)
     return store, partial(prove, store, **_AT_A_START)
+
+
+def _opened(url: str, settings: StoreSettings, key: str) -> BucketStore:
+    from sparktxlog.files.stores.bucket import BucketStore
+    from sparktxlog.files.stores.opening import store_at
+
+    store = store_at(url, settings, field=key)
+    assert isinstance(store, BucketStore), "the setting takes no path"
+    return store
 
 
 def owner_in_buckets(config: NodeConfig) -> str:

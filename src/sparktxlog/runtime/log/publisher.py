@@ -190,10 +190,12 @@ class Publisher:
             working = self._wait(started)
 
     def _work_off(self) -> None:
-        self._publish_all()
-        self._append_reports()
-        self._append_rows()
-        self._append_epochs()
+        try:
+            self._publish_all()
+        finally:  # a bucket that is away keeps nothing from the node's own disk
+            self._append_reports()
+            self._append_rows()
+            self._append_epochs()
         self._trim()
 
     def _wait(self, started: float) -> bool:

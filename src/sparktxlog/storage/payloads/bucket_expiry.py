@@ -53,7 +53,7 @@ class BucketExpiry(PayloadUpkeep):
 
     def remove_inline(self, kept_after: int) -> int:
         there = defaultdict[str, list[str]](list)
-        for found in self._store.proved.list(INLINE_DIRECTORY):
+        for found in self._store.of_publisher.list(INLINE_DIRECTORY):
             directory = found.key.removeprefix(f"{INLINE_DIRECTORY}/").partition("/")[0]
             if is_expired(directory, kept_after):
                 there[directory].append(found.key)
@@ -71,8 +71,8 @@ class BucketExpiry(PayloadUpkeep):
         given_up: Collection[str] = (),
     ) -> int:
         clock = f"{INCOMING}/clock-{secrets.token_hex(8)}"
-        now, newest = earlier_clock(self._store.proved, clock), dict[str, float]()
-        for found in self._store.proved.list():
+        now, newest = earlier_clock(self._store.of_publisher, clock), dict[str, float]()
+        for found in self._store.of_publisher.list():
             top, _, below = found.key.partition("/")
             if below and _is_of_transaction(top):
                 newest[top] = max(newest.get(top, 0.0), found.changed_s)
@@ -83,8 +83,7 @@ class BucketExpiry(PayloadUpkeep):
             # Read after the ages: files of later submits were verified a moment ago.
             named = named_tops(journal, kept_after)
             for top in old:
-                if top not in named and not self._store.verified_within(top, SUBMIT_S):
-                    self._remove([found.key for found in self._store.proved.list(top)])
+                if top not in named and self._store.remove_unneeded(top, SUBMIT_S):
                     removed += 1
         if removed:
             _log.info("objects that no transaction names were removed", count=removed)
@@ -93,13 +92,15 @@ class BucketExpiry(PayloadUpkeep):
         )
 
     def size_bytes(self) -> int:
-        return sum(found.size_bytes for found in self._store.proved.list())
+        # The directory also has what was there before the site got a bucket.
+        there = sum(found.size_bytes for found in self._store.of_publisher.list())
+        return there + self._here.size_bytes()
 
     def _remove(self, keys: Collection[str]) -> None:
         for key in keys:
             self._store.forget(key)
         if keys:
-            self._store.proved.remove(keys)
+            self._store.of_publisher.remove(keys)
 
 
 def _is_of_transaction(top: str) -> bool:

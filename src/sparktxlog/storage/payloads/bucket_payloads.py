@@ -18,7 +18,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -74,10 +74,13 @@ class BucketPayloads(PayloadStore):
     Args:
         bucket: Its root has the files.
         directory: Of the node, for what is on its way; made if missing.
+        impatient: The same place for the publisher's thread, which a bucket that is away must not
+            hold up for long; default: that of `bucket`.
     """
 
-    def __init__(self, bucket: SiteBucket, directory: Path) -> None:
+    def __init__(self, bucket: SiteBucket, directory: Path, impatient: Store | None = None) -> None:
         self._bucket, self.here = bucket, LocalPayloadStore(directory)
+        self._impatient = impatient or bucket.store
         self.root = self.here.root
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
@@ -99,6 +102,12 @@ class BucketPayloads(PayloadStore):
         """The bucket, to write there; see `SiteBucket.proved`."""
         return self._bucket.proved
 
+    @property
+    def of_publisher(self) -> Store:
+        """As `proved`, for the publisher's thread: it publishes, and removes."""
+        self._bucket.check_ready()
+        return self._impatient
+
     def take(self, owner: str) -> None:
         self._bucket.take(owner)
 
@@ -111,7 +120,7 @@ class BucketPayloads(PayloadStore):
         self.here.write_file(relative, content)
 
     def sync(self, relatives: Iterable[str]) -> None:
-        names, proved = list(relatives), self.proved
+        names, proved = list(relatives), self.of_publisher
 
         def put(name: str) -> None:
             path = Path(self.path(name))
@@ -185,14 +194,31 @@ class BucketPayloads(PayloadStore):
         with self._lock:
             self._known.pop(relative, None)
 
-    def verified_within(self, top: str, seconds: float) -> bool:
-        """Return whether a file of a directory below the root was verified so recently."""
-        since = monotonic() - seconds
-        with self._lock:
-            return any(
-                known.at > since and name.startswith(f"{top}/")
-                for name, known in self._known.items()
-            )
+    def remove_unneeded(self, top: str, seconds: float) -> bool:
+        """Remove the objects of a directory below the root, unless a submit may be under way.
+
+        A submit finds its objects before this, and keeps them, or does not find them.
+
+        Args:
+            seconds: For so long after a file was verified, a submit may be.
+
+        Returns:
+            Whether they were removed.
+        """
+        with ExitStack() as turns:
+            # Who verifies one has its turn until it is remembered; nobody waits for two.
+            names = sorted(found.key for found in self.of_publisher.list(top))
+            for name in names:
+                turns.enter_context(self._turn(name))
+            since = monotonic() - seconds
+            with self._lock:
+                below = [name for name in self._known if name.startswith(f"{top}/")]
+                if any(self._known[name].at > since for name in below):
+                    return False
+                for name in below:
+                    del self._known[name]
+            self.of_publisher.remove(names)
+        return True
 
     def has(self, file: StagedFile) -> bool:
         if self.here.has(file):

@@ -124,14 +124,16 @@ class PayloadExpiry(PayloadUpkeep):
             # Read after the ages: files of later submits were verified a moment ago.
             tops = named_tops(journal, kept_after)
             for entry in old:
-                if entry.name not in tops and not self._in_submit(entry):
-                    self._remove_tree(entry)
+                if entry.name in tops:
+                    continue
+                if (away := self._store.take_away(entry.name, SUBMIT_S)) is not None:
+                    self._remove_tree(away)
                     removed += 1
         if unfinished_s is not None:
             before = max(before, time() - unfinished_s)
         for entry in _entries(self._root / INCOMING):
             if self._is_old(entry, before):
-                removed += self._unlink(Path(entry.path))
+                removed += self._remove_tree(Path(entry.path))
         if removed:
             _log.info("files that no transaction names were removed", count=removed)
         return removed
@@ -147,18 +149,11 @@ class PayloadExpiry(PayloadUpkeep):
         except FileNotFoundError:
             return False  # somebody is at work there
 
-    def _in_submit(self, entry: os.DirEntry[str]) -> bool:
-        return any(
-            self._store.verified_within(Path(found.path), SUBMIT_S) for found in _walk(entry)
-        )
-
-    def _remove_tree(self, entry: os.DirEntry[str]) -> None:
-        if not entry.is_dir(follow_symlinks=False):
-            self._unlink(Path(entry.path))
-            return
-        for found in _walk(entry):
-            self._store.forget(Path(found.path))
-        shutil.rmtree(entry.path, ignore_errors=True)
+    def _remove_tree(self, path: Path) -> int:
+        if path.is_symlink() or not path.is_dir():
+            return self._unlink(path)
+        shutil.rmtree(path, ignore_errors=True)
+        return 1
 
     def _unlink(self, path: Path) -> int:
         self._store.forget(path)

@@ -146,4 +146,4 @@ class PayloadUpkeep(Protocol):
         """
 
     def size_bytes(self) -> int:
-        """Return the bytes of all files."""
+        """Return the bytes of all files, in the bucket and in the directory."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import InvalidRequestError, StorageError
 from sparktxlog.files.fetch import Progress
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.stores.store import Created, Found, Store
@@ -49,11 +49,21 @@ class _Put:
     file: ImageFile
 
     def refused(self) -> InvalidRequestError:
-        """Return the error that another object has its place."""
+        """Return the error that another object has its place, before anything was put."""
         url = self.store.url_of(self.key)
         return InvalidRequestError(
             f"{url} is another object than the image has",
             hint="Nothing is overwritten: restore elsewhere, or move the table's objects away.",
+            path=url,
+        )
+
+    def lost(self) -> StorageError:
+        """Return the error that somebody else was faster to put an object there."""
+        url = self.store.url_of(self.key)
+        return StorageError(
+            f"somebody put another object than the image has to {url} during the restore",
+            hint="Nothing was overwritten, and other files of the image may be in place: move "
+            "that object away, and restore again.",
             path=url,
         )
 
@@ -145,9 +155,11 @@ def restore_below(store: ImageStore, image: Image, root: str) -> tuple[int, int]
 
     Raises:
         InvalidNameError, InvalidRequestError: The image names a file outside of its tables, or
-            another object has the place of one (definite: nothing is overwritten).
-        CorruptLogError: A file of the image is missing or damaged (definite: nothing was changed).
-        StorageError: As `Store`; repeat it.
+            another object has the place of one (definite: nothing was changed).
+        CorruptLogError: A file of the image is missing or damaged; nothing was changed, unless it
+            became so after all were compared.
+        StorageError: As `Store`, or somebody put another object into the place of one meanwhile;
+            some files may be there, so repeat it.
     """
     place, data, commits = store_of_job(root), list[_Put](), list[_Put]()
     for uuid, table in sorted(image.commit_tables.items()):
@@ -196,8 +208,8 @@ def _put_all(
     With `at_once` 1 they are put in their order, and none after one that failed.
 
     Raises:
-        InvalidRequestError: Another object has the place of one: somebody was faster (definite).
-        CorruptLogError, StorageError: As `restore_lake`.
+        StorageError: As `Store`, or somebody was faster to put another object.
+        CorruptLogError: As `restore_lake`.
     """
     total, done, written = sum(one.file.size_bytes for one in wanted), 0, 0
 
@@ -211,7 +223,7 @@ def _put_all(
         if is_other:
             raise store.damaged(image, one.table, one.file)
         if made is Created.OTHER:
-            raise one.refused()
+            raise one.lost()
         return made
 
     with ThreadPoolExecutor(at_once, "restore") as threads:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -231,7 +232,7 @@ class TableFiles(Protocol):
         """
 
     def read_all(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """Return the bytes of small files, in their order; errors as `original`."""
+        """Yield the bytes of small files, in their order, a few ahead; errors as `original`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +324,14 @@ class StoredTable:
     def read_all(self, paths: Sequence[str]) -> Iterable[bytes]:
         """As `TableFiles.read_all`."""
         with ThreadPoolExecutor(_AT_ONCE, "images") as threads:
-            yield from threads.map(self._read, paths)
+            # The log of a table may be larger than the memory.
+            ahead = deque[Future[bytes]]()
+            for path in paths:
+                ahead.append(threads.submit(self._read, path))
+                if len(ahead) == _AT_ONCE:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
 
     def _read(self, path: str) -> bytes:
         found = self._there.get(path)

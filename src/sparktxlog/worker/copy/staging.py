@@ -11,6 +11,7 @@ a table that a recount finds equal to the offered one is not fetched at all.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import ApplyError, StorageError
 from sparktxlog.files.selection import Wanted
 from sparktxlog.files.tasks import Fetched
-from sparktxlog.model.copying import Lease, OfferedTable
+from sparktxlog.model.copying import Lease, OfferedFile, OfferedTable
 from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.signatures import signature_of
@@ -48,6 +49,7 @@ class _PlannedTable:
     """A table whose log is staged, and whose data must be fetched."""
 
     staged: StagedTable
+    files: Sequence[OfferedFile]
     data: Wanted
     #: Paths of its log and its data.
     paths: frozenset[str]
@@ -99,7 +101,7 @@ class CopyStager:
         """
         for name, planned in self._prepare().items():
             with failures_named(name):
-                self.fetched += self._fetcher.fetch(planned.data)
+                self.fetched += self._fetcher.fetch(self._bring_own(planned))
                 _prune(planned.staged.path, planned.paths)
                 if self._options.verify:
                     self._recount(planned.staged)
@@ -154,13 +156,20 @@ class CopyStager:
             self._fetcher.require_space([log])
             version = self._stage_log(offered, stage, log)
         files = data_files(offered, version, history=self._options.history)
-        self._lake.bring_own(name, {file.path: file.size_bytes for file in files}, stage)
         data = self._fetcher.select(name, files)
         return _PlannedTable(
             staged=StagedTable(offered=offered, path=stage, log=version, way=way),
+            files=files,
             data=data,
             paths=log.paths | data.paths,
         )
+
+    def _bring_own(self, planned: _PlannedTable) -> Wanted:
+        """Bring what the replica has itself; return what must still be fetched."""
+        name, sizes = planned.staged.name, {one.path: one.size_bytes for one in planned.files}
+        if not self._lake.bring_own(name, sizes, planned.staged.path):
+            return planned.data
+        return self._fetcher.select(name, planned.files)
 
     def _stage_log(self, offered: OfferedTable, stage: Path, log: Wanted) -> LogState:
         self.fetched += self._fetcher.fetch(log)

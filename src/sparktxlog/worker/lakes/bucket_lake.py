@@ -259,7 +259,7 @@ class BucketLake:
         in_parallel(lambda found: bring_down(table, found, to / found.key), [*table.list()])
         sync_tree(to)
 
-    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> None:
+    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """As `Lake.bring_own`: what has path and size is read from the bucket, not from a site."""
         table = self.table(name)
         own = [
@@ -268,6 +268,7 @@ class BucketLake:
             if files.get(found.key) == found.size_bytes and not (to / found.key).exists()
         ]
         in_parallel(lambda found: bring_down(table, found, to / found.key), own)
+        return bool(own)
 
     def add_files(self, name: str, files: Mapping[str, Path]) -> None:
         """As `Lake.add_files`: each is sent."""

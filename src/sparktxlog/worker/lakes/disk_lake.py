@@ -118,8 +118,9 @@ class DiskLake:
         """As `Lake.bring_back`."""
         place_tree(self.root / name, to)
 
-    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> None:
+    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """As `Lake.bring_own`: a copy looks into the table itself."""
+        return False
 
     def add_files(self, name: str, files: Mapping[str, Path]) -> None:
         """As `Lake.add_files`: by second names."""

@@ -111,12 +111,17 @@ class Lake(Protocol):
     def bring_back(self, name: str, to: Path) -> None:
         """Give a new directory of this machine what a table consists of; perhaps as links."""
 
-    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> None:
+    def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """Bring own files of a table to where a copy looks for what is here already.
+
+        **Before calling** check that the disk has room for all of them.
 
         Args:
             files: Path → size in bytes.
             to: A directory of this machine; what is there stays.
+
+        Returns:
+            Whether there were any.
         """
 
     def add_files(self, name: str, files: Mapping[str, Path]) -> None:

@@ -82,7 +82,10 @@ def maintain_bucket(
     try:
         replica = _own_replica(lake, here, wanted.wait_s)
     except LockedError as error:
-        why = f"VACUUM, for {error.message}"
+        why = (
+            f"VACUUM, for {error.message}; a worker with --follow has the lock all the time: stop "
+            "it, run maintain, and start it again"
+        )
         keeper = BucketKeeper(reading, here, state, wanted, now_ms, why)
         return maintain_each("row table", state.tables, wanted, keeper.maintain, tell)
     with closing(replica):

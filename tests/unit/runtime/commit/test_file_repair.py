@@ -29,6 +29,7 @@ from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.loop_threads import FileThreads
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.supervision import Supervisor
 
 RUN = staged_run()
 T = TypeVar("T")
@@ -69,6 +70,7 @@ def with_repair(
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
             run_on_files=FileThreads(2, "files").run,
             fetchers=FileThreads(2, "fetching"),
+            supervisor=Supervisor(),
         )
         holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
         holdings.cache(digest_of(RUN), RUN)

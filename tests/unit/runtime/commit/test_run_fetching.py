@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,15 @@ import pytest
 from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.codec.containers.payload import digest_of, encode_payload
-from sparktxlog.errors import PeerTimeoutError, TransportError
+from sparktxlog.errors import (
+    DiskFullError,
+    ManifestMismatchError,
+    PeerTimeoutError,
+    StoreNotReadyError,
+    StoreUnavailableError,
+    TransportError,
+    TxLogError,
+)
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import Block, OperationKind, RunManifest, StagedFile
 from sparktxlog.protocol.messages.events import Event, FetchFailed, FilesHeld, PayloadArrived
@@ -22,6 +30,7 @@ from sparktxlog.runtime.commit.holdings import Holdings
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.loop_threads import FileThreads
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.supervision import Supervisor
 
 CONTENT = parquet_bytes()
 FILE = staged_of("0a0a/orders/part-0.parquet", CONTENT)
@@ -60,10 +69,67 @@ def fetcher_of(
     told: asyncio.Queue[Event],
     missed: list[RunHeader],
 ) -> RunFetcher:
-    base: Any = SimpleNamespace(links=links, payloads=store, fetchers=FileThreads(2, "fetching"))
+    base: Any = SimpleNamespace(
+        links=links,
+        payloads=store,
+        fetchers=FileThreads(2, "fetching"),
+        supervisor=Supervisor(),
+    )
     listener: Any = SimpleNamespace(tell_fetched=told.put_nowait, missed=missed.append)
     holdings = Holdings(foreign_limit_bytes=1 << 20, cache_limit_bytes=1 << 20)
     return RunFetcher(base, holdings, listener, Damage())
+
+
+class FailingPlace(LocalPayloadStore):
+    """A place for files that takes none."""
+
+    failure: Exception
+
+    def fetch(
+        self, file: StagedFile, sent: Callable[[int], Iterable[bytes]], *, named: bool = True
+    ) -> None:
+        raise self.failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_damage"),
+    [
+        (StoreUnavailableError("the bucket is away"), False),
+        (StoreNotReadyError("the bucket is not proved"), False),
+        (DiskFullError("no space"), False),
+        (ManifestMismatchError("another file"), True),
+    ],
+)
+def test_an_own_place_that_fails_is_no_damage_of_a_run(
+    tmp_path: Path, failure: TxLogError, is_damage: bool
+) -> None:
+    store, origin = FailingPlace(tmp_path), Origin(staged_run())
+    store.failure = failure
+    digest = digest_of(origin.payload)
+
+    async def main() -> None:
+        told: asyncio.Queue[Event] = asyncio.Queue()
+        fetcher = fetcher_of({"B": origin}, store, told, [])
+        fetcher.prefetch(announced(origin))
+        assert isinstance(await asyncio.wait_for(told.get(), 10), FetchFailed)
+        await fetcher.close()
+        assert fetcher._damage.concerns(digest) == is_damage
+        failing = [one.error for one in fetcher._supervisor.failing()]
+        assert failing == ([] if is_damage else [failure])
+
+    asyncio.run(main())
+
+
+def announced(origin: Origin) -> Announcement:
+    """Return what announces the run of an origin."""
+    return Announcement(
+        log_id="l",
+        epoch=1,
+        origin=NodeId("B"),
+        digest=digest_of(origin.payload),
+        size_bytes=len(origin.payload),
+        staged_bytes=FILE.size_bytes,
+    )
 
 
 def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:
@@ -72,16 +138,7 @@ def prefetch(store: LocalPayloadStore, origin: Origin) -> Event:
     async def main() -> Event:
         told: asyncio.Queue[Event] = asyncio.Queue()
         fetcher = fetcher_of({"B": origin}, store, told, [])
-        fetcher.prefetch(
-            Announcement(
-                log_id="l",
-                epoch=1,
-                origin=NodeId("B"),
-                digest=digest_of(origin.payload),
-                size_bytes=len(origin.payload),
-                staged_bytes=FILE.size_bytes,
-            )
-        )
+        fetcher.prefetch(announced(origin))
         try:
             return await asyncio.wait_for(told.get(), 10)
         finally:

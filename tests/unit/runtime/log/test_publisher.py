@@ -19,7 +19,12 @@ from deltalake import DeltaTable, QueryBuilder
 from tests.support.storage_samples import entries_of, run_of
 
 from sparktxlog.attic.attic import Attic, Kind
-from sparktxlog.errors import NewerReleaseError, StorageError, TxLogError
+from sparktxlog.errors import (
+    NewerReleaseError,
+    StorageError,
+    StoreUnavailableError,
+    TxLogError,
+)
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
@@ -159,6 +164,26 @@ def test_what_nobody_foresaw_is_shown_and_tried_again(
     publisher.stop()
     assert publisher.failure is None and site.positions() == [1, 2]
     assert [found and "too many open files" in str(found) for found in seen] == [None, True, True]
+
+
+def test_histories_are_written_while_a_bucket_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie on the node's disk."""
+    site, done, appended = Site(tmp_path / "site"), Event(), Event()
+    site.order(RUNS[:1], ENTRIES[:1])
+    publisher = site.publisher(lambda position, seconds: done.set())
+
+    def away(*args: Any, **named: Any) -> Any:
+        if not appended.is_set():
+            raise StoreUnavailableError("the bucket is away")
+        return publish(*args, **named)
+
+    monkeypatch.setattr(publisher_module, "publish", away)
+    monkeypatch.setattr(publisher, "_append_epochs", appended.set)
+    publisher.start(2)
+    assert done.wait(10), publisher.failure
+    publisher.stop()
 
 
 @pytest.mark.parametrize("held", [0, 2])

@@ -17,7 +17,8 @@ from tests.support.storage_samples import (
     staged_of,
 )
 
-from sparktxlog.errors import InvariantViolation
+from sparktxlog.errors import InvariantViolation, PayloadStoreError
+from sparktxlog.files import arrivals
 from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -29,7 +30,7 @@ from sparktxlog.storage.interfaces import (
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
 from sparktxlog.storage.log_tables.log_table import LogTable
 from sparktxlog.storage.log_tables.queue_table import QueueTable
-from sparktxlog.storage.payloads import payload_expiry
+from sparktxlog.storage.payloads import local_store, payload_expiry
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
 from sparktxlog.storage.payloads.payload_expiry import PayloadExpiry, named_files, size_of
 
@@ -132,6 +133,44 @@ def test_files_of_a_submit_under_way_are_left_alone(store: LocalPayloadStore) ->
     put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
     store.verify(staged_of("tx9/t/part-0.parquet", parquet_bytes()))
     assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 0
+
+
+def test_each_submit_of_a_file_counts(
+    store: LocalPayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that found the file verified long ago, and so did not read it."""
+    put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
+    file, now = staged_of("tx9/t/part-0.parquet", parquet_bytes()), time.monotonic()
+    for module in (arrivals, local_store):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    store.verify(file)
+    now += DAY_S
+    store.verify(file)
+    assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 0
+    now += DAY_S
+    assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 1
+
+
+def test_a_file_that_is_removed_while_a_submit_reads_it_is_not_held(
+    store: LocalPayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
+
+    def removed(*_: object) -> None:
+        assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 1
+
+    monkeypatch.setattr(arrivals, "sync_parents", removed)
+    with pytest.raises(PayloadStoreError, match="no file"):
+        store.verify(staged_of("tx9/t/part-0.parquet", parquet_bytes()))
+
+
+def test_what_a_killed_removal_left_goes_with_the_next_one(store: LocalPayloadStore) -> None:
+    path = put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
+    away = store.take_away("tx9", 3_600)
+    assert away is not None and not path.exists()
+    assert PayloadExpiry(store).remove_unnamed(TemporaryJournal(), 0, 7 * DAY_S) == 1
+    assert not away.exists()
+    assert store.take_away("tx9", 3_600) is None
 
 
 def test_a_transfer_that_ends_meanwhile_is_no_failure(

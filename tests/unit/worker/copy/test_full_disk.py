@@ -199,6 +199,24 @@ def test_room_for_all_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.Monk
     }
 
 
+def test_own_files_are_brought_once_there_is_room_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a bucket has of a table takes as much room here as what a site sends."""
+    lake = BucketLake(BucketStore(MemoryStore(), "memory://lake"), lambda: None)
+    for name in ("one", "two"):
+        lake.store.replace(f"{name}/data", bytes(600))
+    made, fetcher = stage(tmp_path, 1_000, monkeypatch, lake)
+    with pytest.raises(DiskFullError, match="1200"):
+        made.stage_tables()
+    assert not list(fetcher.root.rglob("data"))
+    made, fetcher = stage(tmp_path, 1_200, monkeypatch, lake)
+    made.stage_tables()
+    assert [path.stat().st_size for path in fetcher.root.rglob("data")] == [600, 600]
+    # What was brought is not fetched.
+    assert fetcher.done[-4:] == ["select one data", "fetch data", "select two data", "fetch data"]
+
+
 @pytest.mark.parametrize(
     "error",
     [
