@@ -19,6 +19,7 @@ from sparktxlog.model.values import (
     one_of,
     ranged,
     read_bucket,
+    read_buckets,
     read_holders,
     read_listen,
     read_node_id,
@@ -172,6 +173,11 @@ class NodeConfig:
         "File of lines NAME=VALUE with the credentials of the site's buckets, such as "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, which no other user may read; default: the "
         "environment, or the role of the machine."
+    )
+    store_copy_from: tuple[str, ...] = Setting(read_buckets, ())(
+        "Prefixes in buckets of S3, separated by commas: payload-url and commit-table-url of other "
+        "sites, at the same store-endpoint, which this node's credentials may read. Files then "
+        "come from there by copies of the service, not through the nodes (docs/stores.md)."
     )
     store_vend_role: str = Setting(read_role, "")(
         "ARN of a role whose sessions the catalog gives to clients as credentials for a table of "

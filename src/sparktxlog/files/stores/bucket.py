@@ -64,7 +64,7 @@ _PARTS_AT_ONCE = 4
 #: S3 takes 10,000 parts of an object.
 _MOST_PARTS = 9_999
 #: S3 copies no more by one request.
-_MOST_COPIED = 5 << 30
+MOST_COPIED = 5 << 30
 #: How often the library repeated a request that failed in the end.
 _REPEATED = re.compile(r"\bretries: [1-9]")
 #: Attempts to create what appears and disappears.
@@ -294,9 +294,9 @@ class BucketStore:
 
     def _create_large(self, key: str, content: bytes | Path, *, alone: bool) -> Created:
         url, size = self.url_of(key), _size_of(content)
-        if size > _MOST_COPIED and not alone:
+        if size > MOST_COPIED and not alone:
             raise StorageError(
-                f"{url} would have {size:,} bytes; a bucket creates {_MOST_COPIED:,} at most",
+                f"{url} would have {size:,} bytes; a bucket creates {MOST_COPIED:,} at most",
                 hint="Write it under a name that nobody else gives, and replace what is there.",
                 url=url,
             )

@@ -30,6 +30,7 @@ _NEEDED = {Provider.S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 def _variables_of(keys: S3Keys) -> dict[str, str]:
     found = {"aws_access_key_id": keys.key, "aws_secret_access_key": keys.secret}
@@ -102,7 +103,7 @@ class StoreSettings:
             ConfigError: It is not there, has other lines, or lacks some (definite).
             StorageError: It cannot be read.
         """
-        if self.keys is not None:
+        if isinstance(self.keys, S3Keys):
             return _variables_of(self.keys)
         if self.credentials_file is None:
             return {}
@@ -123,11 +124,22 @@ class StoreSettings:
                 raise self._no_credentials("", f"lacks {name}", provider)
         return {name.lower(): value for name, value in found.items()}
 
-    def s3_keys(self) -> S3Keys:
+    def s3_endpoint(self) -> str:
+        """Return the URL of S3's service as the library finds it; empty = that of AWS."""
+        return self.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
+
+    def s3_region(self) -> str:
+        """Return the region of S3, as the library finds it."""
+        return self.region or next(filter(None, map(os.environ.get, _REGIONS)), "us-east-1")
+
+    def s3_keys(self, field: str = "store-vend-role") -> S3Keys:
         """Return the credentials for S3 of the file, or of the environment.
 
         Raises:
             ConfigError: There are none, or as `read_credentials` (definite).
+        Args:
+            field: The setting that needs them, for errors.
+
             StorageError: The file cannot be read.
         """
         found = self.read_credentials(Provider.S3) or {
@@ -136,10 +148,10 @@ class StoreSettings:
         key, secret = found["aws_access_key_id"], found["aws_secret_access_key"]
         if not key or not secret:
             raise ConfigError(
-                "store-vend-role needs credentials, which the role of a machine does not give here",
+                f"{field} needs credentials, which the role of a machine does not give here",
                 hint="Name a file with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY by "
                 "store-credentials-file, or set them in the environment of the node.",
-                key="store-vend-role",
+                key=field,
             )
         return S3Keys(key, secret, found.get("aws_session_token", ""))
 

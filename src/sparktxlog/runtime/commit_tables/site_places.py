@@ -11,7 +11,7 @@ from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.files.stores.store import Store
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.model.buckets import bucket_url
+from sparktxlog.model.buckets import Provider, bucket_url
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
@@ -20,6 +20,7 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.site_bucket import SiteBucket
 
 if TYPE_CHECKING:
+    from sparktxlog.files.stores.donor_buckets import DonorBuckets
     from sparktxlog.files.stores.vending import Vendor
 
 #: A start waits for the proof; `doctor` lets more writers race.
@@ -41,7 +42,8 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
 
     store, proof = _bucket_of(config, config.commit_table_url, "commit-table-url", metrics)
-    return BucketPlaces(store, config.commit_table_dir, proof)
+    donors = _donors_of(config, store, metrics)
+    return BucketPlaces(store, config.commit_table_dir, proof, donors)
 
 
 def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadStore:
@@ -57,7 +59,23 @@ def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadSt
 
     store, proof = _bucket_of(config, config.payload_url, "payload-url", metrics)
     bucket = SiteBucket(store, proof, "payload-url", "the staged files")
-    return BucketPayloads(bucket, config.payload_dir)
+    return BucketPayloads(bucket, config.payload_dir, _donors_of(config, store, metrics))
+
+
+def _donors_of(config: NodeConfig, store: Store, metrics: Metrics | None) -> DonorBuckets | None:
+    """Return the buckets of other sites that a bucket of this one is filled from; None = none."""
+    from sparktxlog.files.stores.bucket import BucketStore
+    from sparktxlog.files.stores.donor_buckets import DonorBuckets
+
+    place = bucket_url(store.url, "store")
+    assert isinstance(store, BucketStore) and place is not None, "the setting takes no path"
+    if not config.store_copy_from or place.provider is not Provider.S3:
+        return None
+    found = (bucket_url(url, "store-copy-from") for url in config.store_copy_from)
+    settings = settings_of_stores(config)
+    settings.s3_keys("store-copy-from")
+    noted = (lambda copied: None) if metrics is None else metrics.note_copy
+    return DonorBuckets(store, place, [*filter(None, found)], settings, noted)
 
 
 def vendor_of(config: NodeConfig) -> Vendor | None:
