@@ -15,9 +15,9 @@ from tests.support.storage_samples import parquet_bytes, staged_of
 from tests.support.store_servers import BUCKET, StoreServer, opened
 
 from sparktxlog.files.stores import donor_buckets
-from sparktxlog.files.stores.aws_requests import AwsService
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.counting import RequestKind
+from sparktxlog.files.stores.credentials.aws_requests import AwsService
 from sparktxlog.files.stores.donor_buckets import DonorBuckets
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url

@@ -157,6 +157,9 @@ def _check_stores(read: Mapping[str, Any], values: Mapping[str, tuple[Any, str]]
                 if url and _is_in(donor, url) | _is_in(url, donor):
                     why = f"is this site's own {url}, or one of them is in the other"
                     raise _wrong(source, "store-copy-from", donor, why)
+    if read["store-vend-sas"] and not (read["commit-table-url"] or "").startswith("abfs"):
+        why = "needs commit-table-url in a container of Azure, abfss://…"
+        raise _wrong(values["store-vend-sas"][1], "store-vend-sas", True, why)
     if role := read["store-vend-role"]:
         source = values["store-vend-role"][1]
         if not (read["commit-table-url"] or "").startswith("s3://"):

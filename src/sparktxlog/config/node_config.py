@@ -187,6 +187,11 @@ class NodeConfig:
     store_vend_time: int = Setting(ranged(900, 43_200, whole=True), 3_600)(
         "Seconds that such credentials last; clients get new ones before they end."
     )
+    store_vend_sas: bool = Setting(read_switch, False)(
+        "true: the catalog gives clients signatures of Azure (SAS), each for the prefix of one "
+        "table of commit-table-url, by AZURE_STORAGE_ACCOUNT_KEY. The account needs a hierarchical "
+        "namespace (docs/stores.md)."
+    )
     store_sts_endpoint: str = Setting(read_url, "")(
         "URL of the service STS that begins these sessions; default: that of AWS in store-region."
     )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,7 @@ from sparktxlog.errors import ConfigError, FileChangedError, StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
+from sparktxlog.files.stores.credentials.azure_sas import AzureSas
 from sparktxlog.files.stores.objects import ObjectReader
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
 from sparktxlog.files.stores.store_failures import (
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from obstore import Attributes, GetOptions, GetResult, ObjectMeta, PutMode
     from obstore.store import (
         AzureConfig,
+        AzureSASToken,
         GCSConfig,
         ObjectStore,
         RetryConfig,
@@ -643,11 +646,17 @@ def _client_of(place: BucketUrl, settings: StoreSettings, common: dict[str, Any]
         azure = cast("AzureConfig", found | {"account_name": place.account})
         if settings.endpoint:
             azure["endpoint"] = settings.endpoint
+        if isinstance(settings.keys, AzureSas):  # not what the environment has
+            common["credential_provider"] = partial(_sas_of, settings.keys)
         return AzureStore(place.bucket, config=azure, **common)
     google = cast("GCSConfig", found)
     if settings.endpoint:
         google["base_url"] = settings.endpoint
     return GCSStore(place.bucket, config=google, **common)
+
+
+def _sas_of(sas: AzureSas) -> AzureSASToken:
+    return {"sas_token": sas.token, "expires_at": None}
 
 
 def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:

@@ -23,9 +23,9 @@ import structlog
 
 from sparktxlog.errors import TransportError, TxLogError
 from sparktxlog.files.foreign_files import goes_on
-from sparktxlog.files.stores.aws_requests import AwsAnswer, AwsService, aws_url
 from sparktxlog.files.stores.bucket import MOST_COPIED, BucketStore
 from sparktxlog.files.stores.counting import RequestKind
+from sparktxlog.files.stores.credentials.aws_requests import AwsAnswer, AwsService, aws_url
 from sparktxlog.files.stores.store import Found
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl

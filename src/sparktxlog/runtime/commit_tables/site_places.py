@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,8 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.site_bucket import SiteBucket
 
 if TYPE_CHECKING:
+    from sparktxlog.files.stores.credentials.vending import Vendor
     from sparktxlog.files.stores.donor_buckets import DonorBuckets
-    from sparktxlog.files.stores.vending import Vendor
 
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
@@ -82,20 +81,27 @@ def vendor_of(config: NodeConfig) -> Vendor | None:
     """Return what gives credentials for commit tables; None = nothing does.
 
     Raises:
-        ConfigError: There are no credentials that could assume the role (definite).
+        ConfigError: There are no credentials that could give others (definite).
     """
-    if not config.store_vend_role:
+    if not config.store_vend_role and not config.store_vend_sas:
         return None
-    from sparktxlog.files.stores.vending import VendingRole, Vendor
+    from sparktxlog.files.stores.credentials.aws_requests import aws_url
+    from sparktxlog.files.stores.credentials.azure_sas import AccountSigner
+    from sparktxlog.files.stores.credentials.vending import VendingRole, Vendor
 
     settings = settings_of_stores(config)
-    settings.s3_keys()
     place = bucket_url(config.commit_table_url or "", "commit-table-url")
     assert place is not None, "the settings are checked"
-    region = config.store_region or os.environ.get("AWS_REGION", "us-east-1")
+    if config.store_vend_sas:
+        settings.azure_key()
+        protocols = "https,http" if config.store_allow_http else "https"
+        lasts_s, key = config.store_vend_time, settings.azure_key
+        return Vendor(AccountSigner(place.account, key, lasts_s, protocols), place, settings)
+    settings.s3_keys()
+    region = settings.s3_region()
     role = VendingRole(
         arn=config.store_vend_role,
-        endpoint=config.store_sts_endpoint or f"https://sts.{region}.amazonaws.com",
+        endpoint=config.store_sts_endpoint or aws_url("sts", region),
         region=region,
         lasts_s=config.store_vend_time,
         keys=settings.s3_keys,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
 
-from sparktxlog.files.stores.aws_signature import AwsSigner, S3Keys, query_text
+from sparktxlog.files.stores.credentials.aws_signature import AwsSigner, S3Keys, query_text
 from sparktxlog.http.node_connection import NodeConnection
 
 #: Bytes of an answer that is read; what is longer is refused.
