@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 import structlog
+from tests.support import store_servers
 from tests.support.faulty_way import Fault, faulty_way
 from tests.support.storage_samples import parquet_bytes, staged_of
 from tests.support.store_servers import BUCKET, StoreServer, opened
@@ -29,12 +30,17 @@ from sparktxlog.storage.site_bucket import SiteBucket
 NAME = "0a0a0a0a-0000-4000-8000-000000000000/orders/part 0.parquet"
 
 
+def make_bucket(server: StoreServer) -> None:
+    """Make the bucket of the other site; the library of buckets cannot."""
+    settings = server.settings()
+    service = AwsService(settings.endpoint, "us-east-1", "s3", settings.s3_keys)
+    assert service.ask("PUT", "/donor", total_s=60).status == 200
+
+
 @pytest.fixture(scope="module")
 def donor(seaweedfs: StoreServer) -> BucketStore:
     """A bucket of another site at the same service."""
-    settings = seaweedfs.settings()
-    service = AwsService(settings.endpoint, "us-east-1", "s3", settings.s3_keys)
-    assert service.ask("PUT", "/donor", total_s=60).status == 200
+    make_bucket(seaweedfs)
     return seaweedfs.store("payloads", bucket="donor")
 
 
@@ -222,3 +228,24 @@ def test_a_file_of_a_commit_table_gets_its_place_by_a_copy(
     assert places.copies(uuid, file)
     assert places.holds(uuid, file)
     assert not places.copies(uuid, replace(file, path="part-1"))
+
+
+def test_what_the_service_says_of_its_copy_is_not_read(tmp_path: Path) -> None:
+    """moto says the SHA-256 of a copy, as AWS does; SeaweedFS does not."""
+    with store_servers.moto(tmp_path / "moto") as server:
+        make_bucket(server)
+        donor, content = server.store("payloads", bucket="donor"), b"bytes of a commit" * 1000
+        site = Site(tmp_path, server.settings(), donor.url)
+        digest = hashlib.sha256(content).hexdigest()
+        file = StagedFile(path=NAME, size_bytes=len(content), rows=0, digest=digest)
+        donor.create(NAME, content)
+        site.fetch(file, content)
+        asked = site.store.counts.now()
+        assert site.copied(content)
+        assert (asked[RequestKind.GET].bytes, asked[RequestKind.PUT].bytes) == (0, 0)
+        # Other bytes are not believed, and not read either.
+        other = replace(file, path=f"{NAME}2", digest="0" * 64)
+        donor.create(other.path, content)
+        before = site.store.counts.now()[RequestKind.GET]
+        assert site.donors.copy(other.path, len(content), other.digest) is None
+        assert site.store.counts.now()[RequestKind.GET] == before

@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from base64 import b64encode
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from email.utils import parsedate_to_datetime
+from html import unescape
 from time import monotonic
 from urllib.parse import quote
 
@@ -33,12 +33,12 @@ from sparktxlog.model.ids import check_relative_path
 
 _log = structlog.get_logger("sparktxlog.files")
 
-#: Seconds for a copy, and for a look at what it made.
-_COPY_S, _LOOK_S = 240.0, 30.0
+#: Seconds for a copy.
+_COPY_S = 240.0
 #: Seconds for which a donor that refused, or did not answer, is not asked again.
 _PAUSE_S = 60.0
 _CODE = re.compile("<Code>([A-Za-z.]{1,80})</Code>")
-_CHECKSUM = "x-amz-checksum-sha256"
+_CHECKSUM = re.compile("<ChecksumSHA256>([^<]{1,200})</ChecksumSHA256>")
 #: Answers after which nothing was copied, and answers of a donor that has no such object.
 _NOTHING_DONE, _NO_OBJECT = re.compile("4(?!0[89]|12|29)"), ("404", "404 NoSuchKey")
 
@@ -133,9 +133,11 @@ class DonorBuckets:
             "if-none-match": "*",
         }
         self._store.counts.add(RequestKind.COPY)
+        refused, digest_there = "", ""
         goes_on(self._store.url_of(key), _COPY_S)
         try:
-            refused = _refusal(self._ask("PUT", key, headers, _COPY_S))
+            answer = self._ask(key, headers)
+            refused, digest_there = _refusal(answer), _digest_said(answer)
         except TransportError as error:
             if error.definite:
                 raise
@@ -144,32 +146,19 @@ class DonorBuckets:
             goes_on(self._store.url_of(key))
         if refused in _NO_OBJECT:
             return None
-        # A copy whose answer was lost is there; so is one that a repetition finds.
-        is_done = not refused or _NOTHING_DONE.match(refused) is None
-        found = self._proved(key, size_bytes, digest) if is_done else None
-        if found is None:
-            self._close(donor, refused or "it copied other bytes")
-        return found
+        if not refused or _NOTHING_DONE.match(refused) is None:
+            # A copy whose answer was lost is there; so is one that a repetition finds.
+            found = self._store.find(key)
+            is_whole = found is not None and found.size_bytes == size_bytes
+            if found and is_whole and (digest_there or self._read(found)) == digest:
+                return found
+        self._close(donor, refused or "it copied other bytes")
+        return None
 
-    def _ask(self, method: str, key: str, headers: dict[str, str], total_s: float) -> AwsAnswer:
+    def _ask(self, key: str, headers: dict[str, str]) -> AwsAnswer:
         whole = f"{self._place.prefix}/{key}".lstrip("/")
         path = f"/{self._place.bucket}/{_quoted(whole)}"
-        return self._service.ask(method, path, headers=headers, total_s=total_s)
-
-    def _proved(self, key: str, size_bytes: int, digest: str) -> Found | None:
-        """Return what is under a key if it has these bytes, by the service's or by our own word."""
-        self._store.counts.add(RequestKind.HEAD)
-        answer = self._ask("HEAD", key, {"x-amz-checksum-mode": "ENABLED"}, _LOOK_S)
-        said = answer.headers
-        if answer.status != 200 or said.get("content-length") != str(size_bytes):
-            return None
-        changed = parsedate_to_datetime(said["last-modified"]).timestamp()
-        found = Found(key, size_bytes, changed, said.get("etag", ""))
-        checksum = said.get(_CHECKSUM, "")
-        # Of an object in parts it would be one of their checksums.
-        if checksum and "-" not in checksum:
-            return found if checksum == b64encode(bytes.fromhex(digest)).decode() else None
-        return found if self._read(found) == digest else None
+        return self._service.ask("PUT", path, headers=headers, total_s=_COPY_S)
 
     def _read(self, found: Found) -> str:
         """Return the digest of an object; empty = it was replaced meanwhile."""
@@ -195,3 +184,12 @@ def _refusal(answer: AwsAnswer) -> str:
     if answer.status == 200 and code is None:
         return ""
     return f"{answer.status} {code[1]}" if code else str(answer.status)
+
+
+def _digest_said(answer: AwsAnswer) -> str:
+    """Return the SHA-256 of what was copied, in hexadecimal digits; empty = it is not said."""
+    said = _CHECKSUM.search(answer.text)
+    try:
+        return "" if said is None else b64decode(unescape(said[1]), validate=True).hex()
+    except ValueError:
+        return ""  # of an object in parts it is one of their checksums, and their number

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
 
-from sparktxlog.files.stores.credentials.aws_signature import AwsSigner, S3Keys, query_text
+from sparktxlog.files.stores.credentials.aws_signature import AwsSigner, S3Keys
 from sparktxlog.http.node_connection import NodeConnection
 
 #: Bytes of an answer that is read; what is longer is refused.
@@ -20,8 +20,6 @@ class AwsAnswer:
     """What a service said."""
 
     status: int
-    #: Names in lower case.
-    headers: Mapping[str, str]
     text: str
 
 
@@ -45,7 +43,6 @@ class AwsService:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         total_s: float,
@@ -63,19 +60,16 @@ class AwsService:
         """
         url = self.endpoint.rstrip("/") + path
         signer = AwsSigner(self.keys(), self.region, self.name)
-        signed = signer.sign(method, url, query=query, headers=headers, body=body)
+        signed = signer.sign(method, url, headers=headers, body=body)
         parts = urlsplit(url)
         connection = NodeConnection(
             parts,
             # Not the authority of the cluster's nodes.
             tls={"ssl": _trust(), "server_hostname": parts.hostname},
         )
-        target = f"{parts.path}?{query_text(query)}" if query else parts.path
         try:
-            reply = connection.request(method, target, signed, body or None, total_s=total_s)
-            text = reply.read(_MOST_BYTES).decode(errors="replace")
-            found = {name.lower(): value for name, value in reply.headers.items()}
-            return AwsAnswer(reply.status, found, text)
+            reply = connection.request(method, parts.path, signed, body or None, total_s=total_s)
+            return AwsAnswer(reply.status, reply.read(_MOST_BYTES).decode(errors="replace"))
         finally:
             connection.close()
 
