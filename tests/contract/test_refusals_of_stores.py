@@ -7,6 +7,7 @@ rest is said on the way to it, in the words of the stores that say it.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -27,6 +28,7 @@ from sparktxlog.errors import (
     StoreUnavailableError,
 )
 from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.credentials import vending
 from sparktxlog.files.stores.credentials.aws_requests import aws_url
 from sparktxlog.files.stores.credentials.aws_signature import S3Keys
 from sparktxlog.files.stores.credentials.azure_sas import AccountSigner, AzureSas
@@ -269,6 +271,23 @@ def test_a_service_that_is_down_is_named(server: StoreServer, prefix: str) -> No
     given = vendor(server, prefix, endpoint="http://127.0.0.1:9")
     with pytest.raises(StoreUnavailableError, match="gave no credentials"):
         given.give("a", writes=False)
+
+
+def test_a_service_that_does_not_answer_is_no_disk_that_hangs(
+    server: StoreServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = list[tuple[str, float]]()
+
+    def goes_on(place: str, may_take_s: float = 0.0) -> None:
+        noted.append((place, may_take_s))
+
+    monkeypatch.setattr(vending, "goes_on", goes_on)
+    monkeypatch.setattr(vending, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StoreUnavailableError, match="gave no credentials"):
+            vendor(server, prefix, endpoint=url).give("a", writes=False)
+    assert noted == [(url, 0.2), (url, 0.0)]
 
 
 def test_a_server_that_ignores_the_policy_gives_nothing_away(tmp_path: Path, prefix: str) -> None:
