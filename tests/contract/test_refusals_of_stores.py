@@ -7,8 +7,10 @@ rest is said on the way to it, in the words of the stores that say it.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +28,15 @@ from sparktxlog.errors import (
     StoreUnavailableError,
 )
 from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.credentials import vending
+from sparktxlog.files.stores.credentials.aws_requests import aws_url
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.azure_sas import AccountSigner, AzureSas
+from sparktxlog.files.stores.credentials.vended_keys import VendedKeys
+from sparktxlog.files.stores.credentials.vending import Vendor, policy_of
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.files.stores.vending import Vendor, policy_of
-from sparktxlog.model.buckets import bucket_url
+from sparktxlog.model.buckets import BucketUrl, bucket_url
 
 LARGE = b"p" * (40 << 20)
 _CALLS: dict[str, Callable[[BucketStore], object]] = {
@@ -195,10 +202,10 @@ def test_a_clock_that_is_20_minutes_behind_is_named(
 # -- credentials for others ------------------------------------------------------------------------
 
 
-def vendor(server: StoreServer, prefix: str, lasts_s: int = 900) -> Vendor:
+def vendor(server: StoreServer, prefix: str, **changed: str) -> Vendor:
     place = bucket_url(f"s3://{BUCKET}/{prefix}", "test")
     assert place is not None
-    return Vendor(server.role(lasts_s), place, server.settings())
+    return Vendor(replace(server.role(), **changed), place, server.settings())
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -234,6 +241,7 @@ def test_credentials_are_for_one_prefix(server: StoreServer, prefix: str, writes
         store.remove(["a/there"])
     assert own.find("a-b") is not None
     shown = f"{given!r} {settings!r} {store!r}"
+    assert isinstance(given.keys, S3Keys)
     assert given.keys.secret not in shown and given.keys.token not in shown
 
 
@@ -245,32 +253,46 @@ def test_credentials_are_given_again_until_a_third_of_their_time_is_left(
     assert role.give("a", writes=True) is first
     assert role.give("a", writes=False) is not first and role.give("b", writes=True) is not first
     now = first.ends_ms / 1000
-    monkeypatch.setattr("sparktxlog.files.stores.vending.time.time", lambda: now - 301)
+    monkeypatch.setattr("sparktxlog.files.stores.credentials.vending.time.time", lambda: now - 301)
     assert role.give("a", writes=True) is first
-    monkeypatch.setattr("sparktxlog.files.stores.vending.time.time", lambda: now - 299)
+    monkeypatch.setattr("sparktxlog.files.stores.credentials.vending.time.time", lambda: now - 299)
     second = role.give("a", writes=True)
     assert second is not first and second.ends_ms >= first.ends_ms
 
 
 def test_a_role_that_may_not_be_assumed_is_named(server: StoreServer, prefix: str) -> None:
-    given = vendor(server, prefix)
-    given._role = replace(given._role, arn="arn:aws:iam::role/another")
+    given = vendor(server, prefix, arn="arn:aws:iam::role/another")
     with pytest.raises(StoreForbiddenError, match="role/another: 403 AccessDenied") as caught:
         given.give("a", writes=False)
     assert "trust policy" in caught.value.hint and caught.value.definite
 
 
 def test_a_service_that_is_down_is_named(server: StoreServer, prefix: str) -> None:
-    given = vendor(server, prefix)
-    given._role = replace(given._role, endpoint="http://127.0.0.1:9")
+    given = vendor(server, prefix, endpoint="http://127.0.0.1:9")
     with pytest.raises(StoreUnavailableError, match="gave no credentials"):
         given.give("a", writes=False)
 
 
+def test_a_service_that_does_not_answer_is_no_disk_that_hangs(
+    server: StoreServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = list[tuple[str, float]]()
+
+    def goes_on(place: str, may_take_s: float = 0.0) -> None:
+        noted.append((place, may_take_s))
+
+    monkeypatch.setattr(vending, "goes_on", goes_on)
+    monkeypatch.setattr(vending, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StoreUnavailableError, match="gave no credentials"):
+            vendor(server, prefix, endpoint=url).give("a", writes=False)
+    assert noted == [(url, 0.2), (url, 0.0)]
+
+
 def test_a_server_that_ignores_the_policy_gives_nothing_away(tmp_path: Path, prefix: str) -> None:
     with store_servers.moto(tmp_path / "moto") as server:
-        given = vendor(server, prefix)
-        given._role = replace(given._role, arn="arn:aws:iam::123456789012:role/lake")
+        given = vendor(server, prefix, arn="arn:aws:iam::123456789012:role/lake")
         with pytest.raises(LyingStoreError, match="does more: it ") as caught:
             given.give("a", writes=False)
         assert caught.value.fields["header"] == "Policy"
@@ -280,3 +302,52 @@ def test_a_server_that_ignores_the_policy_gives_nothing_away(tmp_path: Path, pre
 def test_a_policy_is_short() -> None:
     """AWS takes 2,048 characters."""
     assert len(policy_of("b" * 63, f"{'p' * 200}/{'u' * 36}", writes=True)) < 1_700
+
+
+def test_a_policy_is_of_the_partition_of_its_role() -> None:
+    """China and GovCloud have names of their own."""
+    policy = policy_of("lake", "site-a/uuid", writes=False, partition="aws-cn")
+    assert "arn:aws-cn:s3:::lake/site-a/uuid/*" in policy and "arn:aws:" not in policy
+    assert aws_url("sts", "cn-north-1") == "https://sts.cn-north-1.amazonaws.com.cn"
+
+
+def test_the_region_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    assert StoreSettings().s3_region() == "us-east-1"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert StoreSettings().s3_region() == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert StoreSettings().s3_region() == "eu-west-3"
+    assert StoreSettings(region="eu-west-2").s3_region() == "eu-west-2"
+
+
+class _OfTheContainer(AccountSigner):
+    """Signs for all of a container."""
+
+    def give(self, place: BucketUrl, prefix: str, *, writes: bool) -> VendedKeys[AzureSas]:
+        ends_s = int(time.time()) + self.lasts_s
+        token = self.signed(place.bucket, "c", "racwdl" if writes else "rl", ends_s)
+        return VendedKeys(AzureSas(token), ends_s * 1000)
+
+
+@pytest.mark.skipif(not store_servers.AZURITE, reason="Azure's emulator is on npm only")
+def test_a_server_of_azure_that_knows_no_directories_gives_nothing_away(tmp_path: Path) -> None:
+    """As an account without a hierarchical namespace; the emulator knows none."""
+    with store_servers.azurite(tmp_path / "azurite") as server:
+        settings = StoreSettings(
+            endpoint=server.endpoint, allow_http=True, credentials_file=server.credentials_file
+        )
+        url = f"abfss://{BUCKET}@{BUCKET}.dfs.core.windows.net/site-a"
+        place = bucket_url(url, "test")
+        assert place is not None
+        signer = AccountSigner(place.account, settings.azure_key, 900, "https,http")
+        with pytest.raises(LyingStoreError, match="does not do this: it reads") as caught:
+            Vendor(signer, place, settings).give("a", writes=False)
+        assert caught.value.fields["header"] == "sr=d, sdd"
+        assert "hierarchical namespace" in caught.value.hint
+        # One for the container is signed in the same way: the emulator takes it, and it is refused.
+        signer = _OfTheContainer(place.account, settings.azure_key, 900, "https,http")
+        with pytest.raises(LyingStoreError, match="does more: it reads another prefix"):
+            Vendor(signer, place, settings).give("a", writes=False)
+        assert [*server.store("site-a").list()] == []

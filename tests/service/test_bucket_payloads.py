@@ -168,6 +168,30 @@ def test_staged_files_lie_in_the_bucket_of_each_site(cluster: Cluster, tmp_path:
     asyncio.run(main())
 
 
+def test_staged_files_do_not_pass_the_nodes_where_one_service_has_both_buckets(
+    tmp_path: Path, server: StoreServer
+) -> None:
+    other = {"A": "B", "B": "A"}
+
+    class Readers(Cluster):
+        def settings(self, name: str) -> dict[str, str]:
+            donor = f"s3://{BUCKET}/{self.prefix(other[name])}"
+            return super().settings(name) | {"store_copy_from": donor}
+
+    async def main() -> None:
+        async with Readers(tmp_path, server).running() as (a, b):
+            await make(a.caller.node)
+            file = await a.upload(tmp_path)
+            await published(b, await a.append(file))
+            assert b.store.read(file.path) == CONTENT
+            assert b.on_its_disk() == []
+            assert b.caller.node.base.links["A"].traffic.fetched_bytes < len(CONTENT)
+            metrics = b.caller.node.base.metrics.text().decode()
+            assert 'sparktxlog_store_copies_total{way="service"} 1.0' in metrics
+
+    asyncio.run(main())
+
+
 def test_published_rows_lie_in_the_bucket(cluster: Cluster) -> None:
     async def main() -> None:
         async with cluster.running() as (a, b):

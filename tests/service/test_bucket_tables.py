@@ -87,6 +87,8 @@ class Cluster:
     server: StoreServer
     names: str = "AB"
     table: StagedTable | None = None
+    #: Whether each site may read the buckets of the others.
+    copies: bool = False
 
     def __post_init__(self) -> None:
         self.ports = free_ports(self.names)
@@ -106,6 +108,7 @@ class Cluster:
                     store_region="us-east-1",
                     store_allow_http="true",
                     store_credentials_file=str(self.server.credentials_file),
+                    **self.donors(name),
                 )
                 listener = socket.create_server(("127.0.0.1", self.ports[name]))
                 nodes.append(await stack.enter_async_context(serving(config, listener)))
@@ -123,6 +126,10 @@ class Cluster:
                 status, answer = await first.caller.ask("POST", path_of(), first.table.creation())
                 assert status == 200, answer
             yield found
+
+    def donors(self, name: str) -> dict[str, str]:
+        others = ",".join(self.url(other) for other in self.names if other != name)
+        return {"store_copy_from": others} if self.copies else {}
 
     def url(self, name: str) -> str:
         return f"s3://{BUCKET}/{self.directory.name}/{name}"
@@ -291,7 +298,10 @@ async def verified(site: Site, **how: Any) -> CommitTableResult:
     return found
 
 
-def test_a_site_that_lost_its_bucket_gets_all_versions_again(cluster: Cluster) -> None:
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_site_that_lost_its_bucket_gets_all_versions_again(
+    cluster: Cluster, copies: bool
+) -> None:
     async def main() -> None:
         async with cluster.running() as (a, b):
             await a.write(1, BIG)
@@ -300,9 +310,13 @@ def test_a_site_that_lost_its_bucket_gets_all_versions_again(cluster: Cluster) -
             await until(lambda: kept() == {b.table.table_id: 1})
             before = await asyncio.to_thread(b.files)
         b.store.remove([one.key for one in b.store.list()])
+        cluster.copies = copies
         async with cluster.running() as (a, b):
             await b.placed(1)
             assert await asyncio.to_thread(b.files) == before
+            metrics = b.caller.node.base.metrics.text().decode()
+            # Version 1 is in its payload store; of version 0 the only file is copied.
+            assert ('sparktxlog_store_copies_total{way="service"} 1.0' in metrics) is copies
 
     asyncio.run(main())
 

@@ -20,8 +20,8 @@ from tests.support.storage_samples import parquet_bytes, staged_of
 
 from sparktxlog.codec.containers.assembly import assemble_rows
 from sparktxlog.codec.containers.sections import write_section
-from sparktxlog.files.stores.aws_signature import S3Keys
-from sparktxlog.files.stores.vending import VendedKeys
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.vending import VendedKeys
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.runtime.node import Node
 

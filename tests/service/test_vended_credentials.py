@@ -17,10 +17,10 @@ from tests.support.delta_writer import DELTA, StagedTable, path_of
 from tests.support.store_servers import BUCKET, ROLE, SECRET, StoreServer, opened, seaweedfs
 
 from sparktxlog.errors import StoreForbiddenError, StoreUnavailableError
-from sparktxlog.files.stores.aws_signature import S3Keys
 from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.vending import VendedKeys
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.files.stores.vending import VendedKeys
 from sparktxlog.model.tables.commit_table import UUID_NAME
 
 

@@ -27,9 +27,9 @@ from tests.support.node_processes import free_ports
 
 from sparktxlog.errors import BucketMissingError
 from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.credentials.vending import VendingRole
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.files.stores.vending import VendingRole
 
 _INSTALLED = Path(__file__).parents[2] / ".venv" / "test-stores"
 BUCKET = "lake"

@@ -147,6 +147,19 @@ def _check_stores(read: Mapping[str, Any], values: Mapping[str, tuple[Any, str]]
                 "is not encrypted",
                 "Write https://, or store-allow-http = true for a network that nobody else reads.",
             )
+    if donors := read["store-copy-from"]:
+        source, own = values["store-copy-from"][1], [read["payload-url"], read["commit-table-url"]]
+        if not any((url or "").startswith("s3://") for url in own):
+            why = "needs payload-url or commit-table-url in a bucket of S3"
+            raise _wrong(source, "store-copy-from", ",".join(donors), why)
+        for url in own:
+            for donor in donors:
+                if url and _is_in(donor, url) | _is_in(url, donor):
+                    why = f"is this site's own {url}, or one of them is in the other"
+                    raise _wrong(source, "store-copy-from", donor, why)
+    if read["store-vend-sas"] and not (read["commit-table-url"] or "").startswith("abfs"):
+        why = "needs commit-table-url in a container of Azure, abfss://…"
+        raise _wrong(values["store-vend-sas"][1], "store-vend-sas", True, why)
     if role := read["store-vend-role"]:
         source = values["store-vend-role"][1]
         if not (read["commit-table-url"] or "").startswith("s3://"):

@@ -19,6 +19,7 @@ from sparktxlog.model.values import (
     one_of,
     ranged,
     read_bucket,
+    read_buckets,
     read_holders,
     read_listen,
     read_node_id,
@@ -173,6 +174,11 @@ class NodeConfig:
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, which no other user may read; default: the "
         "environment, or the role of the machine."
     )
+    store_copy_from: tuple[str, ...] = Setting(read_buckets, ())(
+        "Prefixes in buckets of S3, separated by commas: payload-url and commit-table-url of other "
+        "sites, at the same store-endpoint, which this node's credentials may read. Files then "
+        "come from there by copies of the service, not through the nodes (docs/stores.md)."
+    )
     store_vend_role: str = Setting(read_role, "")(
         "ARN of a role whose sessions the catalog gives to clients as credentials for a table of "
         "commit-table-url, each for the prefix of one table (docs/stores.md); default: it gives "
@@ -180,6 +186,11 @@ class NodeConfig:
     )
     store_vend_time: int = Setting(ranged(900, 43_200, whole=True), 3_600)(
         "Seconds that such credentials last; clients get new ones before they end."
+    )
+    store_vend_sas: bool = Setting(read_switch, False)(
+        "true: the catalog gives clients signatures of Azure (SAS), each for the prefix of one "
+        "table of commit-table-url, by AZURE_STORAGE_ACCOUNT_KEY. The account needs a hierarchical "
+        "namespace (docs/stores.md)."
     )
     store_sts_endpoint: str = Setting(read_url, "")(
         "URL of the service STS that begins these sessions; default: that of AWS in store-region."

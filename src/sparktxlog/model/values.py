@@ -57,6 +57,14 @@ def read_bucket(value: Any) -> str:
     return text.rstrip("/")
 
 
+def read_buckets(value: Any) -> tuple[str, ...]:
+    """Read URLs of prefixes in buckets of S3, separated by commas."""
+    urls = tuple(read_bucket(part.strip()) for part in read_text(value).split(","))
+    if not all(url.startswith("s3://") for url in urls):
+        raise ValueError("expected URLs of S3, such as s3://lake-b/payloads,s3://lake-b/tables")
+    return urls
+
+
 def read_role(value: Any) -> str:
     """Read the ARN of a role."""
     text = read_text(value)

@@ -159,6 +159,12 @@ class Metrics:
         self.donor_sent_bytes = count(
             "donor_sent_bytes", "Bytes sent to copies, after compression."
         )
+        self._store_copies = count(
+            "store_copies",
+            "Files that were to be copied from other sites' buckets: by the service, or they came "
+            "through the nodes after all.",
+            "way",
+        )
         self.worker_silences = count(
             "worker_silences", "Times that a worker of this site went silent."
         )
@@ -183,6 +189,10 @@ class Metrics:
         if not self._stores:
             self.registry.register(_StoreMetrics(self._stores))
         self._stores.append((url, wall_us(), counts))
+
+    def note_copy(self, by_service: bool) -> None:
+        """Count a file of `store-copy-from`."""
+        self._store_copies.labels("service" if by_service else "nodes").inc()
 
     def store_uses(self) -> list[StoreUse]:
         """Return what each bucket was asked for."""

@@ -136,6 +136,19 @@ ROLE = "arn:aws:iam::123456789012:role/lake"
 @pytest.mark.parametrize(
     ("settings", "key", "why"),
     [
+        ({"store-copy-from": "/data"}, "store-copy-from", "expected s3://bucket/prefix"),
+        ({"store-copy-from": "gs://lake-b/p"}, "store-copy-from", "expected URLs of S3"),
+        (
+            {"store-copy-from": "s3://lake-b/p"},
+            "store-copy-from",
+            "needs payload-url or",
+        ),
+        (
+            {"store-copy-from": "s3://lake-b/p,s3://lake/a/x", "payload-url": "s3://lake/a"},
+            "store-copy-from",
+            "is this site's own s3://lake/a",
+        ),
+        ({"store-vend-sas": True}, "store-vend-sas", "needs commit-table-url in a container"),
         ({"store-vend-role": "lake"}, "store-vend-role", "expected the ARN of a role"),
         ({"store-vend-role": ROLE}, "store-vend-role", "needs commit-table-url in a bucket of S3"),
         (

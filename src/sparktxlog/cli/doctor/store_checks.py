@@ -30,7 +30,7 @@ def check_stores(urls: Iterable[str], settings: StoreSettings) -> Iterator[Findi
 
 
 def check_vending(config: NodeConfig) -> Iterator[Finding]:
-    """Try whether sessions of a node's role, if it has one, reach what they shall and no more."""
+    """Try whether credentials for clients, if a node gives any, reach what they shall, no more."""
     from sparktxlog.runtime.commit_tables.site_places import vendor_of
 
     try:
@@ -38,9 +38,11 @@ def check_vending(config: NodeConfig) -> Iterator[Finding]:
             return
         vendor.prove()
     except TxLogError as error:
-        yield problem("store", error.message, error.hint or "Look at store-vend-role.")
+        yield problem(
+            "store", error.message, error.hint or "Look at store-vend-role, or store-vend-sas."
+        )
         return
-    text = f"sessions of {config.store_vend_role} reach the prefix that they are for, and no other"
+    text = f"{vendor.name} reaches the prefix that it is for, and no other"
     yield good("store", text)
 
 

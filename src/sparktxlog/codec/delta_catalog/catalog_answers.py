@@ -48,7 +48,8 @@ class StorageCredential(msgspec.Struct, rename="kebab"):
 
     prefix: str
     operation: str
-    #: As the API names them: `s3.access-key-id`, `s3.secret-access-key`, `s3.session-token`.
+    #: As the API names them: `s3.access-key-id`, `s3.secret-access-key`, `s3.session-token`; or
+    #: `azure.sas-token`.
     config: dict[str, str]
     expiration_time_ms: int
 

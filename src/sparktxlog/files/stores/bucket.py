@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,7 @@ from sparktxlog.errors import ConfigError, FileChangedError, StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
+from sparktxlog.files.stores.credentials.azure_sas import AzureSas
 from sparktxlog.files.stores.objects import ObjectReader
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
 from sparktxlog.files.stores.store_failures import (
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from obstore import Attributes, GetOptions, GetResult, ObjectMeta, PutMode
     from obstore.store import (
         AzureConfig,
+        AzureSASToken,
         GCSConfig,
         ObjectStore,
         RetryConfig,
@@ -64,7 +67,7 @@ _PARTS_AT_ONCE = 4
 #: S3 takes 10,000 parts of an object.
 _MOST_PARTS = 9_999
 #: S3 copies no more by one request.
-_MOST_COPIED = 5 << 30
+MOST_COPIED = 5 << 30
 #: How often the library repeated a request that failed in the end.
 _REPEATED = re.compile(r"\bretries: [1-9]")
 #: Attempts to create what appears and disappears.
@@ -294,9 +297,9 @@ class BucketStore:
 
     def _create_large(self, key: str, content: bytes | Path, *, alone: bool) -> Created:
         url, size = self.url_of(key), _size_of(content)
-        if size > _MOST_COPIED and not alone:
+        if size > MOST_COPIED and not alone:
             raise StorageError(
-                f"{url} would have {size:,} bytes; a bucket creates {_MOST_COPIED:,} at most",
+                f"{url} would have {size:,} bytes; a bucket creates {MOST_COPIED:,} at most",
                 hint="Write it under a name that nobody else gives, and replace what is there.",
                 url=url,
             )
@@ -643,11 +646,17 @@ def _client_of(place: BucketUrl, settings: StoreSettings, common: dict[str, Any]
         azure = cast("AzureConfig", found | {"account_name": place.account})
         if settings.endpoint:
             azure["endpoint"] = settings.endpoint
+        if isinstance(settings.keys, AzureSas):  # not what the environment has
+            common["credential_provider"] = partial(_sas_of, settings.keys)
         return AzureStore(place.bucket, config=azure, **common)
     google = cast("GCSConfig", found)
     if settings.endpoint:
         google["base_url"] = settings.endpoint
     return GCSStore(place.bucket, config=google, **common)
+
+
+def _sas_of(sas: AzureSas) -> AzureSASToken:
+    return {"sas_token": sas.token, "expires_at": None}
 
 
 def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:

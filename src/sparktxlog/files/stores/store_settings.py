@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from sparktxlog.errors import ConfigError
 from sparktxlog.files.durability import read_whole, storing
-from sparktxlog.files.stores.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.vended_keys import Credentials
 from sparktxlog.model.buckets import Provider
 
 #: Variables that a file with credentials may set, for each provider: those of its own tools.
@@ -28,6 +30,7 @@ _VARIABLES = {
 _NEEDED = {Provider.S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 #: Variables with the URL of a server that speaks S3's protocol.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 
 
@@ -49,8 +52,8 @@ class StoreSettings:
     allow_http: bool = False
     #: Lines `NAME=VALUE` with variables of the provider; None = environment, or the machine's role.
     credentials_file: Path | None = None
-    #: Of S3, in place of a file.
-    keys: S3Keys | None = None
+    #: In place of a file.
+    keys: Credentials | None = None
     #: How long a request that fails, or is throttled, is repeated.
     patience_s: float = 60.0
     #: How long an answer may stand still until its request counts as failed.
@@ -102,7 +105,7 @@ class StoreSettings:
             ConfigError: It is not there, has other lines, or lacks some (definite).
             StorageError: It cannot be read.
         """
-        if self.keys is not None:
+        if isinstance(self.keys, S3Keys):
             return _variables_of(self.keys)
         if self.credentials_file is None:
             return {}
@@ -123,8 +126,19 @@ class StoreSettings:
                 raise self._no_credentials("", f"lacks {name}", provider)
         return {name.lower(): value for name, value in found.items()}
 
-    def s3_keys(self) -> S3Keys:
+    def s3_endpoint(self) -> str:
+        """Return the URL of S3's service as the library finds it; empty = that of AWS."""
+        return self.endpoint or next(filter(None, map(os.environ.get, _ENDPOINTS)), "")
+
+    def s3_region(self) -> str:
+        """Return the region of S3, as the library finds it."""
+        return self.region or next(filter(None, map(os.environ.get, _REGIONS)), "us-east-1")
+
+    def s3_keys(self, field: str = "store-vend-role") -> S3Keys:
         """Return the credentials for S3 of the file, or of the environment.
+
+        Args:
+            field: The setting that needs them, for errors.
 
         Raises:
             ConfigError: There are none, or as `read_credentials` (definite).
@@ -136,12 +150,33 @@ class StoreSettings:
         key, secret = found["aws_access_key_id"], found["aws_secret_access_key"]
         if not key or not secret:
             raise ConfigError(
-                "store-vend-role needs credentials, which the role of a machine does not give here",
+                f"{field} needs credentials, which the role of a machine does not give here",
                 hint="Name a file with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY by "
                 "store-credentials-file, or set them in the environment of the node.",
-                key="store-vend-role",
+                key=field,
             )
         return S3Keys(key, secret, found.get("aws_session_token", ""))
+
+    def azure_key(self) -> str:
+        """Return the key of the account of Azure, of the file or of the environment.
+
+        Raises:
+            ConfigError: There is none, or as `read_credentials` (definite).
+            StorageError: The file cannot be read.
+        """
+        name = "azure_storage_account_key"
+        found = self.read_credentials(Provider.AZURE).get(name) or os.environ.get(name.upper(), "")
+        try:
+            if base64.b64decode(found, validate=True):
+                return found
+        except ValueError:
+            pass
+        raise ConfigError(
+            "store-vend-sas needs the key of the account, in base64",
+            hint="Name a file with AZURE_STORAGE_ACCOUNT_KEY by store-credentials-file, or set it "
+            "in the environment of the node.",
+            key="store-vend-sas",
+        )
 
     def _no_credentials(self, where: str, why: str, provider: Provider) -> ConfigError:
         return ConfigError(

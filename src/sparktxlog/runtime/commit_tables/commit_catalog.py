@@ -228,17 +228,12 @@ class CommitCatalog:
         # It works on no table: a service that does not answer keeps no thread of one.
         give = partial(self._vendor.give, uuid, writes=writes)
         given = await self._base.run_on_files(self._vendor.endpoint, give)
-        _log.info("credentials given", uuid=uuid, writes=writes, key=given.keys.key)
-        config = {
-            "s3.access-key-id": given.keys.key,
-            "s3.secret-access-key": given.keys.secret,
-            "s3.session-token": given.keys.token,
-        }
+        _log.info("credentials given", uuid=uuid, writes=writes, key=given.keys.shown)
         return (
             StorageCredential(
                 prefix=self._places.location(uuid),
                 operation="READ_WRITE" if writes else "READ",
-                config=config,
+                config=dict(given.keys.catalog_config),
                 expiration_time_ms=given.ends_ms,
             ),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.model.buckets import bucket_url
+from sparktxlog.model.buckets import Provider, bucket_url
 from sparktxlog.runtime.metrics import Metrics
 from sparktxlog.storage.commit_tables.site_tables import SiteTables
 from sparktxlog.storage.commit_tables.table_places import TablePlaces
@@ -21,7 +20,8 @@ from sparktxlog.storage.site_bucket import SiteBucket
 
 if TYPE_CHECKING:
     from sparktxlog.files.stores.bucket import BucketStore
-    from sparktxlog.files.stores.vending import Vendor
+    from sparktxlog.files.stores.credentials.vending import Vendor
+    from sparktxlog.files.stores.donor_buckets import DonorBuckets
 
 #: A start waits for the proof; `doctor` lets more writers race.
 _AT_A_START: dict[str, Any] = {"racers": 4, "races": 1, "exchanges": False}
@@ -44,7 +44,8 @@ def places_of(config: NodeConfig, metrics: Metrics | None = None) -> SiteTables:
     from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
 
     store, proof = _bucket_of(config, config.commit_table_url, "commit-table-url", metrics)
-    return BucketPlaces(store, config.commit_table_dir, proof)
+    donors = _donors_of(config, store, metrics)
+    return BucketPlaces(store, config.commit_table_dir, proof, donors)
 
 
 def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadStore:
@@ -63,27 +64,52 @@ def payloads_of(config: NodeConfig, metrics: Metrics | None = None) -> PayloadSt
     settings = replace(settings_of_stores(config), patience_s=_PATIENCE_S, answer_s=_ANSWER_S)
     impatient = _opened(config.payload_url, settings, "payload-url")
     impatient.counts = store.counts
-    return BucketPayloads(bucket, config.payload_dir, impatient)
+    donors = _donors_of(config, store, metrics)
+    return BucketPayloads(bucket, config.payload_dir, impatient, donors)
+
+
+def _donors_of(
+    config: NodeConfig, store: BucketStore, metrics: Metrics | None
+) -> DonorBuckets | None:
+    """Return the buckets of other sites that a bucket of this one is filled from; None = none."""
+    from sparktxlog.files.stores.donor_buckets import DonorBuckets
+
+    place = bucket_url(store.url, "store")
+    assert place is not None, "the setting takes no path"
+    if not config.store_copy_from or place.provider is not Provider.S3:
+        return None
+    found = (bucket_url(url, "store-copy-from") for url in config.store_copy_from)
+    settings = settings_of_stores(config)
+    settings.s3_keys("store-copy-from")
+    noted = (lambda copied: None) if metrics is None else metrics.note_copy
+    return DonorBuckets(store, place, [*filter(None, found)], settings, noted)
 
 
 def vendor_of(config: NodeConfig) -> Vendor | None:
     """Return what gives credentials for commit tables; None = nothing does.
 
     Raises:
-        ConfigError: There are no credentials that could assume the role (definite).
+        ConfigError: There are no credentials that could give others (definite).
     """
-    if not config.store_vend_role:
+    if not config.store_vend_role and not config.store_vend_sas:
         return None
-    from sparktxlog.files.stores.vending import VendingRole, Vendor
+    from sparktxlog.files.stores.credentials.aws_requests import aws_url
+    from sparktxlog.files.stores.credentials.azure_sas import AccountSigner
+    from sparktxlog.files.stores.credentials.vending import VendingRole, Vendor
 
     settings = settings_of_stores(config)
-    settings.s3_keys()
     place = bucket_url(config.commit_table_url or "", "commit-table-url")
     assert place is not None, "the settings are checked"
-    region = config.store_region or os.environ.get("AWS_REGION", "us-east-1")
+    if config.store_vend_sas:
+        settings.azure_key()
+        protocols = "https,http" if config.store_allow_http else "https"
+        lasts_s, key = config.store_vend_time, settings.azure_key
+        return Vendor(AccountSigner(place.account, key, lasts_s, protocols), place, settings)
+    settings.s3_keys()
+    region = settings.s3_region()
     role = VendingRole(
         arn=config.store_vend_role,
-        endpoint=config.store_sts_endpoint or f"https://sts.{region}.amazonaws.com",
+        endpoint=config.store_sts_endpoint or aws_url("sts", region),
         region=region,
         lasts_s=config.store_vend_time,
         keys=settings.s3_keys,

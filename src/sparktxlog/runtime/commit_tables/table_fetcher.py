@@ -257,6 +257,10 @@ class TableFetcher:
 
     async def _get_file(self, wanted: _Wanted, links: Sequence[PeerLink], uuid: str) -> None:
         missing = await self._on_files(uuid, self.staging.missing_file, uuid, wanted.file)
+        if missing is not None and await self._on_files(
+            uuid, self._places.copies, uuid, wanted.file
+        ):
+            return
         await self._receive(wanted, links, uuid, missing)
         await self._on_files(uuid, self._places.arrived, uuid, wanted.file)
 

@@ -715,7 +715,7 @@ _CATALOG = (
     _catalog(
         f"GET {_TABLE}/credentials",
         "table_credentials",
-        "Credentials for a table, if the node gives any (store-vend-role)",
+        "Credentials for a table, if the node gives any (store-vend-role, store-vend-sas)",
         query=(Query("operation", "READ or READ_WRITE.", required=True),),
         answer=CredentialsAnswer,
     ),

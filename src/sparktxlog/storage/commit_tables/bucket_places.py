@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -48,6 +49,9 @@ from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.site_tables import UUID, SiteTables
 from sparktxlog.storage.commit_tables.table_places import FORKED, GIVEN, KEPT_COMMITS
 from sparktxlog.storage.site_bucket import SiteBucket
+
+if TYPE_CHECKING:  # nodes without buckets lack the library
+    from sparktxlog.files.stores.donor_buckets import DonorBuckets
 
 _log = structlog.get_logger("sparktxlog.tables")
 
@@ -101,11 +105,18 @@ class BucketPlaces(SiteTables):
         store: Its root has a prefix for each table.
         local: Directory of the node, for what is on its way and what was set aside.
         proof: Proves that the store keeps its promises; raises as `take`.
+        donors: Buckets of other sites that the service copies from; None = there are none.
     """
 
-    def __init__(self, store: Store, local: Path, proof: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        local: Path,
+        proof: Callable[[], object],
+        donors: DonorBuckets | None = None,
+    ) -> None:
         super().__init__()
-        self._store, self._local = store, local
+        self._store, self._local, self._donors = store, local, donors
         self._bucket = SiteBucket(store, proof, "commit-table-url", "the commit tables")
         #: Key → mark and SHA-256 of what was read there.
         self._known: dict[str, tuple[str, str]] = {}
@@ -219,6 +230,15 @@ class BucketPlaces(SiteTables):
             self.place(uuid, {file.path: str(path)})
             with storing(path):
                 path.unlink()
+
+    def copies(self, uuid: str, file: StagedFile) -> bool:
+        if self._donors is None:
+            return False
+        self.check_ready()
+        found = self._donors.copy(f"{uuid}/{file.path}", file.size_bytes, file.digest)
+        if found is not None:
+            self._remember(found.key, found.mark, file.digest)
+        return found is not None
 
     def doubt(self, uuid: str, file: StagedFile) -> None:
         with self._knowing:

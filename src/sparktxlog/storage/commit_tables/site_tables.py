@@ -254,6 +254,10 @@ class SiteTables(ABC):
             DiskFullError, StorageError: Try again.
         """
 
+    def copies(self, uuid: str, file: StagedFile) -> bool:
+        """Return whether a file has its place now, by a copy from the bucket of another site."""
+        return False
+
     @abstractmethod
     def doubt(self, uuid: str, file: StagedFile) -> None:
         """Make the next `holds` read a file again: its bytes may have decayed."""

@@ -14,6 +14,7 @@ that of the one that was compared.
 
 from __future__ import annotations
 
+import io
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -34,9 +35,12 @@ from sparktxlog.files.foreign_files import goes_on, with_progress
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.transactions.operation import StagedFile
-from sparktxlog.storage.payloads.local_store import LocalPayloadStore
+from sparktxlog.storage.payloads.local_store import LocalPayloadStore, check_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
 from sparktxlog.storage.site_bucket import SiteBucket
+
+if TYPE_CHECKING:  # nodes without buckets lack the library
+    from sparktxlog.files.stores.donor_buckets import DonorBuckets
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("sparktxlog.storage")
@@ -76,10 +80,17 @@ class BucketPayloads(PayloadStore):
         directory: Of the node, for what is on its way; made if missing.
         impatient: The same place for the publisher's thread, which a bucket that is away must not
             hold up for long; default: that of `bucket`.
+        donors: Buckets of other sites that the service copies from; None = there are none.
     """
 
-    def __init__(self, bucket: SiteBucket, directory: Path, impatient: Store | None = None) -> None:
-        self._bucket, self.here = bucket, LocalPayloadStore(directory)
+    def __init__(
+        self,
+        bucket: SiteBucket,
+        directory: Path,
+        impatient: Store | None = None,
+        donors: DonorBuckets | None = None,
+    ) -> None:
+        self._bucket, self.here, self._donors = bucket, LocalPayloadStore(directory), donors
         self._impatient = impatient or bucket.store
         self.root = self.here.root
         self._lock = threading.Lock()
@@ -328,10 +339,26 @@ class BucketPayloads(PayloadStore):
                     return
                 except (ManifestMismatchError, PayloadStoreError) as error:
                     _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
+            elif self._copies(file):
+                return
             self.here.fetch(file, sent, named=False)
             self._put(file, replaces=True)
             if file.rows:  # files of commits are placed next, from here
                 self._drop_unused(file.path)
+
+    def _copies(self, file: StagedFile) -> bool:
+        """Return whether the bucket has a file now, by a copy from that of another site."""
+        if self._donors is None:
+            return False
+        self._bucket.check_ready()
+        found = self._donors.copy(file.path, file.size_bytes, file.digest)
+        if found is None:
+            return False
+        if file.rows:
+            with io.BufferedReader(self._store.reader(file.path)) as content:
+                check_rows(file, content, self._store.url_of(file.path))
+        self._remember(file.path, found.mark, file.digest)
+        return True
 
     def sync_names(self, relatives: Iterable[str]) -> None:
         pass  # what a store took is durable

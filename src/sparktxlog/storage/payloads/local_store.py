@@ -15,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic
+from typing import BinaryIO
 
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.files.arrivals import Arrivals
@@ -100,11 +101,23 @@ class LocalPayloadStore(Arrivals, PayloadStore):
         self.forget(Path(self.path(relative)))
 
     def _check_content(self, file: StagedFile, source: FileIO, path: str) -> None:
-        # The files of a commit may be anything: Parquet, deletion vectors, JSON.
-        rows = count_rows(path, source) if file.rows else 0
-        if rows != file.rows:
-            raise ManifestMismatchError(
-                f"{file.path!r} holds {rows:,} rows, its manifest says {file.rows:,}",
-                path=file.path,
-                rows=rows,
-            )
+        check_rows(file, source, path)
+
+
+def check_rows(file: StagedFile, source: BinaryIO | FileIO, path: str) -> None:
+    """Compare the rows of an open file with its manifest.
+
+    Args:
+        path: Where it is.
+
+    Raises:
+        ManifestMismatchError: It has another number of them (definite).
+    """
+    # The files of a commit may be anything: Parquet, deletion vectors, JSON.
+    rows = count_rows(path, source) if file.rows else 0
+    if rows != file.rows:
+        raise ManifestMismatchError(
+            f"{file.path!r} holds {rows:,} rows, its manifest says {file.rows:,}",
+            path=file.path,
+            rows=rows,
+        )

@@ -158,7 +158,7 @@ def test_a_large_file_whose_name_nobody_else_gives_is_not_copied(
 ) -> None:
     parted = store.in_parts()
     monkeypatch.delattr(obstore, "copy")
-    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    monkeypatch.setattr(bucket, "MOST_COPIED", 4)
     assert parted.create("a", b"large", alone=True) is Created.NEW
     assert parted.create("a", b"large", alone=True) is Created.EQUAL
     assert parted.create("a", b"LARGE", alone=True) is Created.OTHER
@@ -192,7 +192,7 @@ def test_a_file_that_changes_while_it_is_sent_is_not_there(
 
 
 def test_too_large_a_file_is_refused(store: BucketStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    monkeypatch.setattr(bucket, "MOST_COPIED", 4)
     with pytest.raises(StorageError, match="5 bytes"):
         store.in_parts().create("a", b"large")
     store.in_parts().replace("a", b"large")

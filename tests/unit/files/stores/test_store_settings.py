@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparktxlog.errors import ConfigError
-from sparktxlog.files.stores.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sparktxlog.files.stores.aws_signature import AwsSigner, S3Keys, query_text
+from sparktxlog.files.stores.credentials.aws_signature import AwsSigner, S3Keys, query_text
 
 # Of the examples of AWS: "Authenticating Requests: Using the Authorization Header".
 KEYS = S3Keys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")

@@ -1,8 +1,9 @@
-"""Credentials for a part of a bucket, for somebody else, which end: STS and its sessions of a role.
+"""Credentials for a part of a bucket, for somebody else, which end.
 
-A session may do what its role may and the policy of the session allows, so a policy for one
-prefix gives no other.  A server that ignores the policy would give the whole bucket away: it is
-tried before the first one is given.
+Azure signs for a directory (`azure_sas`).  For S3 there is STS, and its sessions of a role: one may
+do what its role may and the policy of the session allows, so a policy for one prefix gives no
+other.  A server that ignores the policy would give the whole bucket away: it is tried before the
+first one is given.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import html
 import json
 import re
 import secrets
-import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from sparktxlog.errors import (
     LyingStoreError,
@@ -27,31 +27,24 @@ from sparktxlog.errors import (
     StoreUnavailableError,
     TransportError,
 )
-from sparktxlog.files.foreign_files import INCOMING
-from sparktxlog.files.stores.aws_signature import AwsSigner, S3Keys
+from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.bucket import BucketStore, bucket_store
+from sparktxlog.files.stores.credentials.aws_requests import AwsService
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
+from sparktxlog.files.stores.credentials.vended_keys import Credentials, Issuer, VendedKeys
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.http.node_connection import NodeConnection
 from sparktxlog.model.buckets import BucketUrl
 
 #: Seconds for an answer of STS.
 _ANSWER_S = 10.0
-_MOST_BYTES = 1 << 20
 #: What is left of a session's time when a new one takes its place, for those that ask then.
 _LEFT = 1 / 3
+#: Seconds between two signs of life of what waits for another thread.
+_SIGN_S = 1.0
 #: Sessions that are kept at once.
 _KEPT = 4_096
 _READS = ("s3:GetObject",)
 _WRITES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
-
-
-@dataclass(frozen=True, slots=True)
-class VendedKeys:
-    """Credentials for what is below a prefix."""
-
-    keys: S3Keys
-    #: Milliseconds since 1970 UTC.
-    ends_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,26 @@ class VendingRole:
     lasts_s: int
     keys: Callable[[], S3Keys]
 
-    def session(self, policy: str) -> VendedKeys:
+    @property
+    def name(self) -> str:
+        """What its sessions are called."""
+        return f"a session of {self.arn}"
+
+    @property
+    def remedy(self) -> tuple[str, str]:
+        """As `Issuer.remedy`."""
+        return "Policy", (
+            "Let the policy of store-vend-role allow what sessions need on the whole prefix of "
+            "commit-table-url.  A server that ignores the policy of a session cannot be used with "
+            "store-vend-role."
+        )
+
+    def give(self, place: BucketUrl, prefix: str, *, writes: bool) -> VendedKeys[S3Keys]:
+        """As `Issuer.give`."""
+        partition = self.arn.split(":")[1]
+        return self.session(policy_of(place.bucket, prefix, writes=writes, partition=partition))
+
+    def session(self, policy: str) -> VendedKeys[S3Keys]:
         """Begin a session, which may do no more than a policy says; blocks.
 
         Raises:
@@ -88,29 +100,22 @@ class VendingRole:
             "DurationSeconds": str(self.lasts_s),
             "Policy": policy,
         }
-        url, body = f"{self.endpoint.rstrip('/')}/", urlencode(form).encode()
-        signer = AwsSigner(self.keys(), self.region, "sts")
+        service = AwsService(self.endpoint, self.region, "sts", self.keys)
         kind = {"content-type": "application/x-www-form-urlencoded"}
-        status, answer = self._answer(url, body, signer.sign("POST", url, headers=kind, body=body))
-        if status != 200:
-            raise self._refused(status, answer)
+        body = urlencode(form).encode()
+        goes_on(self.endpoint, _ANSWER_S)
         try:
-            return _session_of(answer)
-        except (LookupError, ValueError):
-            raise self._failed("an answer that is none of STS") from None
-
-    def _answer(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
-        parts = urlsplit(url)
-        # Not the authority of the cluster's nodes.
-        trust = {"ssl": ssl.create_default_context(), "server_hostname": parts.hostname}
-        connection = NodeConnection(parts, tls=trust)
-        try:
-            reply = connection.request("POST", parts.path, headers, body, total_s=_ANSWER_S)
-            return reply.status, reply.read(_MOST_BYTES).decode(errors="replace")
+            answer = service.ask("POST", "/", headers=kind, body=body, total_s=_ANSWER_S)
         except TransportError as error:
             raise self._failed(str(error.__cause__ or error.code)) from None
         finally:
-            connection.close()
+            goes_on(self.endpoint)
+        if answer.status != 200:
+            raise self._refused(answer.status, answer.text)
+        try:
+            return _session_of(answer.text)
+        except (LookupError, ValueError):
+            raise self._failed("an answer that is none of STS") from None
 
     def _failed(self, why: str) -> StoreUnavailableError:
         return StoreUnavailableError(
@@ -137,7 +142,7 @@ class VendingRole:
         )
 
 
-def _session_of(answer: str) -> VendedKeys:
+def _session_of(answer: str) -> VendedKeys[S3Keys]:
     """Return the credentials that an answer of STS says; ValueError or LookupError: none."""
 
     def said(name: str) -> str:
@@ -150,23 +155,25 @@ def _session_of(answer: str) -> VendedKeys:
     return VendedKeys(keys, int(datetime.fromisoformat(said("Expiration")).timestamp() * 1000))
 
 
-def policy_of(bucket: str, prefix: str, *, writes: bool) -> str:
+def policy_of(bucket: str, prefix: str, *, writes: bool, partition: str = "aws") -> str:
     """Return a policy for what is below a prefix, as AWS writes it.
 
     Args:
+        partition: Of AWS, `aws-cn` in China and `aws-us-gov` in GovCloud.
         prefix: Without `/` at either end.
         writes: Let it write and remove, too.
     """
+    there = f"arn:{partition}:s3:::{bucket}"
     objects = {
         "Effect": "Allow",
         "Action": [*_READS, *(_WRITES if writes else ())],
         # Hadoop looks first whether the table's directory is an object.
-        "Resource": [f"arn:aws:s3:::{bucket}/{prefix}", f"arn:aws:s3:::{bucket}/{prefix}/*"],
+        "Resource": [f"{there}/{prefix}", f"{there}/{prefix}/*"],
     }
     lists = {
         "Effect": "Allow",
         "Action": ["s3:ListBucket"],
-        "Resource": [f"arn:aws:s3:::{bucket}"],
+        "Resource": [there],
         "Condition": {"StringLike": {"s3:prefix": [prefix, f"{prefix}/*"]}},
     }
     document = {"Version": "2012-10-17", "Statement": [objects, lists]}
@@ -181,18 +188,23 @@ class Vendor:
         settings: How the bucket is reached, for the proof.
     """
 
-    def __init__(self, role: VendingRole, place: BucketUrl, settings: StoreSettings) -> None:
-        self._role, self._place, self._settings = role, place, settings
-        self._given: dict[tuple[str, bool], VendedKeys] = {}
+    def __init__(self, issuer: Issuer, place: BucketUrl, settings: StoreSettings) -> None:
+        self._issuer, self._place, self._settings = issuer, place, settings
+        self._given: dict[tuple[str, bool], VendedKeys[Credentials]] = {}
         self._giving, self._proving = threading.Lock(), threading.Lock()
         self._is_proved = False
 
     @property
     def endpoint(self) -> str:
-        """URL of the service that begins the sessions."""
-        return self._role.endpoint
+        """What is asked for the credentials: the URL of a service, or none."""
+        return self._issuer.endpoint
 
-    def give(self, part: str, *, writes: bool) -> VendedKeys:
+    @property
+    def name(self) -> str:
+        """What the credentials are called."""
+        return self._issuer.name
+
+    def give(self, part: str, *, writes: bool) -> VendedKeys[Credentials]:
         """Return credentials for what is below a part; at least a third of their time is left.
 
         The first ones are given after `prove`.
@@ -201,16 +213,20 @@ class Vendor:
             part: A key below the prefix of the place.
 
         Raises:
-            StoreForbiddenError, StoreUnavailableError, ConfigError: As `VendingRole.session`.
+            StoreForbiddenError, StoreUnavailableError, ConfigError: As `Issuer.give`.
             LyingStoreError: As `prove` (definite).
         """
-        with self._proving:
+        while not self._proving.acquire(timeout=_SIGN_S):  # another thread proves them
+            goes_on(self.endpoint)
+        try:
             if not self._is_proved:
                 self.prove()
                 self._is_proved = True
+        finally:
+            self._proving.release()
         with self._giving:
             given = self._given.get((part, writes))
-        left_ms = self._role.lasts_s * 1000 * _LEFT
+        left_ms = self._issuer.lasts_s * 1000 * _LEFT
         if given is not None and given.ends_ms - time.time() * 1000 > left_ms:
             return given
         given = self._session(part, writes=writes)
@@ -221,16 +237,16 @@ class Vendor:
             self._given[part, writes] = given
         return given
 
-    def _session(self, part: str, *, writes: bool) -> VendedKeys:
+    def _session(self, part: str, *, writes: bool) -> VendedKeys[Credentials]:
         prefix = f"{self._place.prefix}/{part}".lstrip("/")
-        return self._role.session(policy_of(self._place.bucket, prefix, writes=writes))
+        return self._issuer.give(self._place, prefix, writes=writes)
 
     def prove(self) -> None:
         """Try that sessions may do what they shall, and nothing else; blocks.
 
         Raises:
             LyingStoreError: One may do something else, or not what it shall (definite).
-            StorageError: As `Store`, and `VendingRole.session`.
+            StorageError: As `Store`, and `Issuer.give`.
         """
         trial = f"{INCOMING}/vending-{secrets.token_hex(8)}"
         own = bucket_store(self._place, self._settings)
@@ -257,15 +273,14 @@ class Vendor:
         ):
             if _is_allowed(store, asked) is not allowed:
                 kind = "read and write" if writes else "read"
+                header, hint = self._issuer.remedy
                 raise LyingStoreError(
-                    f"a session of {self._role.arn} that may {kind} below one prefix "
+                    f"{self._issuer.name} that may {kind} below one prefix "
                     f"{'does not do this' if allowed else 'does more'}: it {what}",
-                    hint="Let the policy of store-vend-role allow what sessions need on the whole "
-                    "prefix of commit-table-url.  A server that ignores the policy of a session "
-                    "cannot be used with store-vend-role.",
+                    hint=hint,
                     url=store.url,
                     check="vending",
-                    header="Policy",
+                    header=header,
                 )
 
 

@@ -25,6 +25,20 @@ class S3Keys:
     #: Of credentials that end; empty = they do not.
     token: str = field(default="", repr=False)
 
+    @property
+    def shown(self) -> str:
+        """What a log may say of them."""
+        return self.key
+
+    @property
+    def catalog_config(self) -> Mapping[str, str]:
+        """What the catalog says of them to Delta's clients."""
+        return {
+            "s3.access-key-id": self.key,
+            "s3.secret-access-key": self.secret,
+            "s3.session-token": self.token,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class AwsSigner:

@@ -1,0 +1,1 @@
+"""Credentials of providers: what signs with them, and what gives some away."""
