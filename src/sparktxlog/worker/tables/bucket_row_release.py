@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparktxlog.delta.log_files import in_order
 from sparktxlog.errors import ApplyError, InvalidRequestError, StorageError
 from sparktxlog.files.durability import move_durably, storing, sync_tree
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.files.stores.whole_files import bring_down, in_parallel
 from sparktxlog.model.buckets import bucket_url, whole_bucket
-from sparktxlog.worker.lakes.bucket_lake import attic_key, in_order
+from sparktxlog.worker.lakes.bucket_lake import attic_key
 from sparktxlog.worker.tables.places_of_tables import store_of_job
 
 
