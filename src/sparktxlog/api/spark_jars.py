@@ -175,6 +175,12 @@ def _place_settings(environ: Mapping[str, str]) -> dict[str, str]:
         found["fs.s3a.path.style.access"] = "false" if hosted else "true"
     if region := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
         found["fs.s3a.endpoint.region"] = region
+    if environ.get("AWS_REQUEST_PAYER", "").lower() in ("requester", "true"):
+        found["fs.s3a.requester.pays.enabled"] = "true"
+    if environ.get("AWS_SERVER_SIDE_ENCRYPTION", "").lower() == "aws:kms":
+        found["fs.s3a.encryption.algorithm"] = "SSE-KMS"
+        if key := environ.get("AWS_SSE_KMS_KEY_ID"):
+            found["fs.s3a.encryption.key"] = key
     return found
 
 
