@@ -71,7 +71,7 @@ _REPEATED = re.compile(r"\bretries: [1-9]")
 _ATTEMPTS = 5
 _LISTED_AT_ONCE = 1000
 _REMOVED_AT_ONCE = 1000
-#: How long a file with credentials is believed: it may be written anew before they expire.
+#: How long a file with credentials is believed: it may be written again before they expire.
 _CREDENTIALS_S = 300
 #: An answer that stands still, or takes very long in all, is asked for again.
 _CLIENT: dict[str, Any] = {"timeout": "1h", "connect_timeout": "5s"}
@@ -667,7 +667,7 @@ def _client_of(place: BucketUrl, settings: StoreSettings, common: dict[str, Any]
             s3["virtual_hosted_style_request"] = not settings.path_style
         if settings.region:
             s3["region"] = settings.region
-        if given:  # they may be written anew before they expire
+        if given:  # they may be written again before they expire
             common["credential_provider"] = _file_credentials(settings)
         return S3Store(place.bucket, config=s3, **common)
     found: dict[str, Any] = dict(given)

@@ -39,7 +39,7 @@ class VersionGoneError(Exception):
 class Original(Protocol):
     """A file.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         FileNotFoundError, VersionGoneError: It was removed, or replaced, meanwhile.
         OSError: The disk fails.
         StorageError: As `Store`, in a bucket.

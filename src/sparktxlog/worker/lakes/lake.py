@@ -16,7 +16,7 @@ from sparktxlog.worker.lakes.payload_files import PayloadFiles
 class Lake(Protocol):
     """The tables of a replica, by name; methods block.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         LockedError: Another worker has the lake by now; nothing was changed (definite).
         StorageError: As `Store`.
         OSError: The disk fails.

@@ -31,7 +31,7 @@ from sparktxlog.model.transactions.operation import StagedFile
 class PayloadFiles(Protocol):
     """The files of a payload store, to be read; methods block.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         StorageError: As `Store`.
         OSError: The disk fails.
     """

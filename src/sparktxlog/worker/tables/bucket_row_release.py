@@ -69,7 +69,7 @@ class BucketRowRelease:
         if f"{found.prefix}/".startswith(f"{root.prefix}/" if root.prefix else ""):
             raise InvalidRequestError(
                 f"{target} is in the lake of this site's worker",
-                hint="Name a prefix beside it: what is in the lake is the worker's.",
+                hint="Name a prefix next to it: what is in the lake is the worker's.",
                 field="path",
                 value=target,
             )
@@ -77,7 +77,7 @@ class BucketRowRelease:
             if f"{found.url}/".startswith(f"{other}/"):
                 raise InvalidRequestError(
                     f"{target} is in {other}, where the node removes what it does not know",
-                    hint="Name a prefix beside it.",
+                    hint="Name a prefix next to it.",
                     field="path",
                     value=target,
                 )
