@@ -415,7 +415,7 @@ class NodeConfig:
     )
     backup_dir: Path | None = Setting(_path)(
         "Attic for the old files of a replica that a copy replaces; default: they stay only in the "
-        "history of the Delta tables."
+        "history of the Delta tables. Those of a lake in a bucket go to the attic there."
     )
     net_speed_bits_per_sec: int = Setting(
         counted(1, 1 << 50), 104_857_600, key="NetSpeedBitsPerSec"

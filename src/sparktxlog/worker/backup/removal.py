@@ -211,7 +211,7 @@ def _empty(
 
     def stays(entry: Entry) -> bool:
         # Sites may share a directory of backups.
-        of_others = entry.kind is Kind.BACKUP and Path(entry.source).parent != lake
+        of_others = entry.kind is Kind.BACKUP and entry.source.rpartition("/")[0] != str(lake)
         return of_others or entry.mark == running
 
     for attic in attics:

@@ -23,7 +23,7 @@ from sparktxlog.attic.attic import CONTENT, Entry, Kind, entry_id
 from sparktxlog.attic.bucket_attic import OF_LAKE, BucketAttic
 from sparktxlog.delta.log_files import in_order
 from sparktxlog.errors import ApplyError, ObjectMissingError
-from sparktxlog.files.durability import storing, sync_tree
+from sparktxlog.files.durability import storing
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.files.stores.whole_files import (
@@ -148,11 +148,11 @@ class BucketLake:
 
     # -- copies ------------------------------------------------------------------------------------
 
-    def bring_back(self, name: str, to: Path) -> None:
-        """As `Lake.bring_back`: it is read from the bucket."""
-        table = self.table(name)
-        in_parallel(lambda found: bring_down(table, found, to / found.key), [*table.list()])
-        sync_tree(to)
+    def back_up(self, name: str, mark: str, why: str, attic: Path) -> None:
+        """As `Lake.back_up`: in the lake's own attic, by copies in the bucket."""
+        kept = {(one.kind, one.mark) for one in self._attic.whole(name)}
+        if (Kind.BACKUP, mark) not in kept:
+            self._attic.keep(name, kind=Kind.BACKUP, table=name, mark=mark, why=why)
 
     def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """As `Lake.bring_own`: what has path and size is read from the bucket, not from a site."""
