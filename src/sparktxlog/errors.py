@@ -94,7 +94,7 @@ class LyingStoreError(ConfigError, code="lying-store", http_status=400):
     """
 
     way_out = (
-        "Use another store, or a later release of this one; docs/stores.md names stores that "
+        "Use another store, or a later release of this one; docs/store-access.md names stores that "
         "passed.  `sparktxlog doctor --store URL` tries it again."
     )
 

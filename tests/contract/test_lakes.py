@@ -6,6 +6,7 @@ What Spark does with one: `tests/spark/test_bucket_lakes.py`.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -220,9 +221,18 @@ def test_a_directory_becomes_a_table(tmp_path: Path, lake: Lake, donated: Path) 
     lake.take_over("t", donated, "copy 1")
     assert files_of(lake, "t") == given
     assert not lake.is_begun("t", "copy 1")
-    back = tmp_path / "back"
-    lake.bring_back("t", back)
-    assert contents(back) == given
+    kept = tmp_path / "kept"
+    lake.back_up("t", "c", "a copy replaces its files", kept)
+    store_of(lake.table("t")).replace("later", b"after the first attempt")
+    lake.back_up("t", "c", "a copy replaces its files", kept)
+    if isinstance(lake, DiskLake):
+        (entry,) = Attic(kept).entries(Kind.BACKUP, "t")
+        assert contents(entry.path) == given
+        return
+    (entry,) = lake.kept("t")
+    content = f"{ATTIC}/{entry.id}/content"
+    assert entry.kind is Kind.BACKUP and files_of(lake, content) == given
+    assert not kept.exists(), "nothing is downloaded to be kept"
 
 
 def test_a_replaced_table_and_its_rows_are_kept(
@@ -514,7 +524,7 @@ def test_what_another_donor_left_goes_before_the_table_is_there(
     lake, given = BucketLake(store, lambda: None), contents(donated)
     other = tmp_path / "other"
     lake.take_over("t", donated, "c")
-    lake.bring_back("t", other)
+    shutil.copytree(donated, other)
     (other / "_delta_log" / f"{1:020}.json").write_bytes(b"{}")
     (other / "_delta_log" / f"{2:020}.json").write_bytes(b"{}")
     (other / "more").write_bytes(b"more")

@@ -23,7 +23,8 @@ from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
-from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.attic.attic import Kind
+from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
 from sparktxlog.errors import ConfigError
 from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.store import Store
@@ -333,10 +334,9 @@ def test_an_object_of_somebody_else_goes_to_the_attic(cluster: Cluster) -> None:
             assert status == 200, answer
             await b.placed(1)
             assert b.store.read(b.key(add["add"]["path"])) == BIG
-            attic = Attic.of_commit_tables(b.caller.node.config.commit_table_dir)
-            (entry,) = attic.entries(Kind.FILES, b.table.table_id)
-            kept = Path(entry.directory) / "content" / add["add"]["path"]
-            assert kept.read_bytes() == b"of somebody else"
+            (entry,) = BucketAttic(b.store, OF_COMMIT_TABLES).entries(Kind.FILES, b.table.table_id)
+            kept = f"{OF_COMMIT_TABLES}/{entry.id}/content/{add['add']['path']}"
+            assert b.store.read(kept) == b"of somebody else"
 
     asyncio.run(main())
 

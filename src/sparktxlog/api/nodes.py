@@ -422,7 +422,7 @@ class Nodes:
             level: How far it must get, at the node that answers.
             timeout_s: Seconds for everything, all nodes and repeats included.
             only: URL of the only node that can take it: its files are staged there.
-            after: Position, besides `position`, that a node must have got to.
+            after: Position, in addition to `position`, that a node must have got to.
             first_wins: Whatever the log has under the id counts.
 
         Raises:

@@ -175,6 +175,12 @@ def _place_settings(environ: Mapping[str, str]) -> dict[str, str]:
         found["fs.s3a.path.style.access"] = "false" if hosted else "true"
     if region := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
         found["fs.s3a.endpoint.region"] = region
+    if environ.get("AWS_REQUEST_PAYER", "").lower() in ("requester", "true"):
+        found["fs.s3a.requester.pays.enabled"] = "true"
+    if environ.get("AWS_SERVER_SIDE_ENCRYPTION", "").lower() == "aws:kms":
+        found["fs.s3a.encryption.algorithm"] = "SSE-KMS"
+        if key := environ.get("AWS_SSE_KMS_KEY_ID"):
+            found["fs.s3a.encryption.key"] = key
     return found
 
 
@@ -275,11 +281,11 @@ def _remember(listed: Path, jars: str) -> None:
 def _unresolved(spark: str, stores: tuple[str, ...], said: str) -> MissingDependencyError:
     telling = re.compile("unresolved|not found|access error|denied|exception", re.IGNORECASE)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = list(dict.fromkeys(line for line in lines if telling.search(line))) or lines[-8:]
+    reasons = list(dict.fromkeys(line for line in lines if telling.search(line))) or lines[-8:]
     named = f"{STORES_VARIABLE}={','.join(stores)} " if stores else ""
     return MissingDependencyError(
         f"JARs could not be resolved: {', '.join(packages(spark, stores))}; looked in "
-        f"{jar_cache()}, ~/.m2/repository and Maven Central.  {'; '.join(told[:8])[:1500]}",
+        f"{jar_cache()}, ~/.m2/repository and Maven Central.  {'; '.join(reasons[:8])[:1500]}",
         hint=f"With a network run: {named}./spark-submit.sh --resolve.  Without one copy the cache "
         f"that this filled and set {IVY_VARIABLE} to it, or set {JARS_VARIABLE} to local JARs, "
         "comma separated.",

@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from time import time_ns
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -311,22 +311,44 @@ class Attic:
         Raises:
             StorageError: Some are removed; repeat it.
         """
-        done = Emptied()
-        for entry in self.entries():
-            if not 0 < entry.at < older_than or stays(entry):
-                done.kept += 1
-                continue
-            files, size_bytes = self.measured(entry)
-            if not dry_run:
-                self.remove(entry)
-            done.removed.append(entry)
-            done.files += files
-            done.size_bytes += size_bytes
+        done = emptied(self, self.entries(), older_than, stays, dry_run)
         with storing(self.root):
             for left in () if dry_run else self.root.glob(".*"):
                 if left.name.startswith(_GONE) or left.lstat().st_mtime_ns // 1000 < older_than:
                     shutil.rmtree(left)
         return done
+
+
+class Removes(Protocol):
+    """An attic, as far as it is emptied; methods as in `Attic`."""
+
+    def measured(self, entry: Entry) -> tuple[int, int]:
+        """As `Attic.measured`."""
+
+    def remove(self, entry: Entry) -> None:
+        """As `Attic.remove`."""
+
+
+def emptied(
+    attic: Removes,
+    entries: Iterable[Entry],
+    older_than: int,
+    stays: Callable[[Entry], bool],
+    dry_run: bool,
+) -> Emptied:
+    """Remove those of the entries of an attic that are old; the rest as in `Attic.empty`."""
+    done = Emptied()
+    for entry in entries:
+        if not 0 < entry.at < older_than or stays(entry):
+            done.kept += 1
+            continue
+        files, size_bytes = attic.measured(entry)
+        if not dry_run:
+            attic.remove(entry)
+        done.removed.append(entry)
+        done.files += files
+        done.size_bytes += size_bytes
+    return done
 
 
 def attics_of(site: Mapping[str, Any]) -> tuple[Attic, ...]:

@@ -1,45 +1,233 @@
-"""The attic of a lake in a bucket: the entries that its worker made, with the same manifests.
+"""The attic of tables in a bucket: the same entries and manifests as in a directory.
 
     <root>/<id>/manifest.json   as on a disk; an entry without one is in no list
     <root>/<id>/content/…       what was set aside
-    <root>/<id>/moving          a worker is filling it, or removes the table: it stays at any age
+    <root>/<id>/moving          a process is filling it, or removes the table: it stays at any age
 
-Only a worker puts something there, under its lock.  An entry loses its manifest first, so after a
-kill nobody restores a part of one; `empty` removes the rest.
+Row tables have one at `OF_LAKE` of their lake, into which the worker puts something, under its
+lock; commit tables one at `OF_COMMIT_TABLES` of their prefix, into which the node does.  What is
+set aside is copied within the bucket: nothing of it comes to this machine.  An entry loses its
+manifest first, so after a kill nobody restores a part of one; `empty` removes the rest.
 """
 
 from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from time import time_ns
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from sparktxlog.attic.attic import CONTENT, MANIFEST, Emptied, Entry, Kind, refuse_taken
-from sparktxlog.errors import InvalidRequestError, ObjectMissingError
+from sparktxlog.attic.attic import (
+    CONTENT,
+    MANIFEST,
+    Emptied,
+    Entry,
+    Kind,
+    emptied,
+    entry_id,
+    refuse_taken,
+)
+from sparktxlog.errors import InvalidRequestError, ObjectMissingError, StorageError
 from sparktxlog.files.durability import move_durably, storing, sync_tree, write_at_once
-from sparktxlog.files.stores.store import Found, Store
+from sparktxlog.files.stores.part import PartOfStore
+from sparktxlog.files.stores.store import Created, Found, Store
+from sparktxlog.files.stores.whole_files import in_parallel, put_files
 from sparktxlog.model.ids import check_relative_path
 
-#: There while a worker fills an entry, or removes its table.
+#: There while a process fills an entry, or removes its table.
 MOVING = "moving"
+#: Where the attics of row tables and of commit tables are, below the prefix of the tables.
+OF_LAKE, OF_COMMIT_TABLES = "_sparktxlog/attic", ".attic"
+
+
+def _nothing() -> None:
+    pass
+
+
+def _at_once(keys: Iterable[str]) -> list[list[str]]:
+    return [[*keys]]
 
 
 class BucketAttic:
     """An attic in a bucket; its methods block.  Those of the same name are as in `Attic`.
 
-    Errors of all methods, besides those that they name, as `Store`.
+    Errors of all methods, in addition to those that they name, as `Store`.
 
     Args:
-        store: Its root is the attic.
-        tables: Its root is the lake.
+        tables: Its root is that of the tables.
+        directory: Where the attic is, below that root.
+        may_write: Called before each write; what it raises, the write raises.
+        in_order: Parts the keys of a table into those that are removed together, the log last.
     """
 
-    def __init__(self, store: Store, tables: Store) -> None:
-        self._store, self._tables = store, tables
+    def __init__(
+        self,
+        tables: Store,
+        directory: str,
+        *,
+        may_write: Callable[[], None] = _nothing,
+        in_order: Callable[[Iterable[str]], list[list[str]]] = _at_once,
+    ) -> None:
+        self._tables, self._may_write, self._in_order = tables, may_write, in_order
+        self._store = PartOfStore(tables, directory, may_write)
+
+    # -- putting -----------------------------------------------------------------------------------
+
+    def put(self, directory: str, **said: Any) -> Entry:
+        """Move what is below a directory of the tables here; repeated, it goes on.
+
+        Args:
+            said: `kind`, `why`, `table`, `mark` and `facts` as in `Attic.put`.
+        """
+        source = PartOfStore(self._tables, directory, self._may_write)
+        fresh = self._fresh(source.url, **said)
+        entry = self._moving(fresh) or fresh
+        part = self._part(entry)
+        part.replace(MOVING, b"")
+        if not entry.at:
+            entry = self._filled(entry, source)
+        # While a commit is there, the table is: a repetition goes on.  The keys of one request go
+        # in any order, so commits have one of their own.
+        for gone in self._in_order(found.key for found in source.list()):
+            source.remove(gone)
+        part.remove([MOVING])
+        return entry
+
+    def keep(self, directory: str, **said: Any) -> Entry:
+        """Copy what is below a directory of the tables; arguments as in `put`."""
+        source = PartOfStore(self._tables, directory, self._may_write)
+        return self._filled(self._fresh(source.url, **said), source)
+
+    def send(self, files: Mapping[str, Path], source: str, **said: Any) -> Entry:
+        """Put files of this machine here: path in the entry → file; arguments as in `put`."""
+        entry = self._fresh(source, **said)
+        part = self._part(entry)
+        part.replace(MANIFEST, msgspec.json.encode(entry))
+        put_files(part, {f"{CONTENT}/{path}": file for path, file in files.items()})
+        return self._done(entry)
+
+    def take(self, key: str, path: str, *, kind: Kind, why: str, table: str) -> None:
+        """Move one object of the tables, if there is one, into the entry of a kind and table.
+
+        Args:
+            path: Its path there; if that has other bytes, it gets a number.
+        """
+        if self._tables.find(key) is None:
+            return
+        entry = self._read(entry_id(kind, table, ""))
+        if entry is None:
+            entry = self._fresh(self._tables.url_of(table), kind=kind, why=why, table=table)
+        self._done(entry)
+        names = (path if number == 1 else f"{path}.{number}" for number in count(1))
+        with suppress(ObjectMissingError):  # somebody removed it meanwhile
+            while self._copied(key, f"{entry.id}/{CONTENT}/{next(names)}") is Created.OTHER:
+                pass
+        self._may_write()
+        self._tables.remove([key])
+
+    def _fresh(
+        self,
+        source: str,
+        *,
+        kind: Kind,
+        why: str,
+        table: str = "",
+        mark: str = "",
+        facts: dict[str, Any] | None = None,
+    ) -> Entry:
+        """Return an entry that is not there yet; an id never means another one later."""
+        wanted, taken = entry_id(kind, table, mark), self.ids()
+        ids = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
+        fresh = next(one for one in ids if one not in taken)
+        return Entry(
+            id=fresh, kind=kind, why=why, table=table, mark=mark, source=source, facts=facts or {}
+        )
+
+    def _moving(self, fresh: Entry) -> Entry | None:
+        """Return the entry to which something was being moved when that was broken off.
+
+        Args:
+            fresh: A new entry for it.
+        """
+        wanted = entry_id(fresh.kind, fresh.table, fresh.mark)
+        for found in self._store.list():
+            identity, _, rest = found.key.partition("/")
+            if rest != MOVING or not f"{identity}-".startswith(f"{wanted}-"):
+                continue
+            # Without a manifest nothing is copied yet.
+            entry = self._read(identity) or replace(fresh, id=identity)
+            said = (entry.kind, entry.table, entry.mark)
+            if said == (fresh.kind, fresh.table, fresh.mark):
+                is_there, is_same = self._compared(entry)
+                if is_same or (entry.at and not is_there):
+                    return entry
+        return None
+
+    def _compared(self, entry: Entry) -> tuple[bool, bool]:
+        """Return whether a table is in the place of an entry's, and whether it is that one still.
+
+        It is if it is what the entry has, or is getting; not if it was made after it.
+        """
+        below = f"{self._tables.url}/"
+        place = entry.source.removeprefix(below) if entry.source.startswith(below) else entry.table
+        if not place:
+            return False, False
+        kept = {one.key: one.size_bytes for one in self._part(entry).list(CONTENT)}
+        found = PartOfStore(self._tables, place).list()
+        there = {f"{CONTENT}/{one.key}": one.size_bytes for one in found}
+        is_same = there.items() <= kept.items() if entry.at else kept.items() <= there.items()
+        return bool(there), is_same and bool(there or not entry.at)
+
+    def _filled(self, entry: Entry, source: PartOfStore) -> Entry:
+        """Copy a table to an entry; what is there already is not copied again."""
+        part = self._part(entry)
+        part.replace(MANIFEST, msgspec.json.encode(entry))
+
+        def copy(key: str) -> None:
+            target = f"{entry.id}/{CONTENT}/{key}"
+            if self._copied(f"{source.directory}/{key}", target) is Created.OTHER:
+                raise StorageError(
+                    f"{self._store.url_of(target)} is not a copy of {source.url_of(key)}",
+                    hint="Somebody else put an object there: move it away.",
+                    url=self._store.url_of(target),
+                )
+
+        in_parallel(copy, [found.key for found in source.list()])
+        return self._done(entry)
+
+    def _copied(self, key: str, target: str) -> Created:
+        """Copy an object of the tables to a key of the attic."""
+        self._may_write()
+        return self._tables.copy(key, f"{self._store.directory}/{target}")
+
+    def _done(self, entry: Entry) -> Entry:
+        """Note that an entry is whole."""
+        done = replace(entry, at=time_ns() // 1000, directory="")
+        self._part(entry).replace(MANIFEST, msgspec.json.encode(done))
+        return replace(done, directory=self._part(entry).url)
+
+    def _part(self, entry: Entry) -> PartOfStore:
+        return PartOfStore(self._store, entry.id)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def ids(self) -> set[str]:
+        """Return the ids of what is there, also of parts of entries that a kill left."""
+        return set(self._objects())
+
+    def whole(self, table: str) -> list[Entry]:
+        """Return the entries of a table that were filled, oldest first."""
+        ids = sorted(one for one in self.ids() if f"-{table}" in one)
+        found = [entry for one in ids if (entry := self._read(one)) is not None]
+        whole = (entry for entry in found if entry.table == table and entry.at)
+        return sorted(whole, key=lambda entry: (entry.at, entry.id))
 
     def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:
         """As `Attic.entries`."""
@@ -95,6 +283,10 @@ class BucketAttic:
         if self._refuse_moving(entry):
             # First what would keep the rest for ever, then what makes it an entry.
             self._store.remove([f"{entry.id}/{MOVING}"])
+        self.forget(entry)
+
+    def forget(self, entry: Entry) -> None:
+        """Remove an entry that nobody fills, its manifest first: the rest is in no list."""
         self._store.remove([f"{entry.id}/{MANIFEST}"])
         self._store.remove([found.key for found in self._store.list(entry.id)])
 
@@ -106,17 +298,8 @@ class BucketAttic:
         dry_run: bool = False,
     ) -> Emptied:
         """As `Attic.empty`."""
-        done, objects = Emptied(), self._objects()
-        for entry in self._all(objects):
-            if not 0 < entry.at < older_than or stays(entry):
-                done.kept += 1
-                continue
-            files, size_bytes = self.measured(entry)
-            if not dry_run:
-                self.remove(entry)
-            done.removed.append(entry)
-            done.files += files
-            done.size_bytes += size_bytes
+        objects = self._objects()
+        done = emptied(self, self._all(objects), older_than, stays, dry_run)
         for identity, found in objects.items():
             names = {one.key.partition("/")[2] for one in found}
             is_old = max(one.changed_s for one in found) * 1_000_000 < older_than
@@ -140,32 +323,26 @@ class BucketAttic:
                 with suppress(ObjectMissingError):  # removed meanwhile
                     content = self._store.read(f"{identity}/{MANIFEST}")
                     entry = msgspec.json.decode(content, type=Entry)
-                    if f"{identity}/{MOVING}" in keys and self._is_left(identity, entry.table):
-                        entry = msgspec.structs.replace(entry, at=0)
-                    yield msgspec.structs.replace(entry, id=identity, directory=directory)
+                    entry = replace(entry, id=identity, directory=directory)
+                    if f"{identity}/{MOVING}" in keys and all(self._compared(entry)):
+                        entry = replace(entry, at=0)
+                    yield entry
             except msgspec.MsgspecError as error:
                 why = f"its manifest cannot be read: {error}"
                 yield Entry(id=identity, kind=Kind.UNKNOWN, why=why, directory=directory)
 
-    def _is_left(self, identity: str, table: str) -> bool:
-        """Return whether some of a table that an entry has is still in its place.
-
-        Else no worker goes on with it: the table is gone, or is another one.
-        """
-        below = f"{identity}/{CONTENT}/"
-        kept = {
-            (one.key.removeprefix(below), one.size_bytes)
-            for one in self._store.list(f"{identity}/{CONTENT}")
-        }
-        there = {
-            (one.key.removeprefix(f"{table}/"), one.size_bytes) for one in self._tables.list(table)
-        }
-        return bool(there) and (there <= kept or kept <= there)
+    def _read(self, identity: str) -> Entry | None:
+        """Return an entry by its id, as its manifest says; None = nobody can say what it is."""
+        try:
+            found = msgspec.json.decode(self._store.read(f"{identity}/{MANIFEST}"), type=Entry)
+        except (ObjectMissingError, msgspec.MsgspecError):
+            return None
+        return replace(found, id=identity, directory=self._store.url_of(identity))
 
     def _refuse_moving(self, entry: Entry) -> bool:
         """Raise if a worker fills an entry; return whether one that was killed left its mark."""
         is_marked = self._store.find(f"{entry.id}/{MOVING}") is not None
-        if is_marked and self._is_left(entry.id, entry.table):
+        if is_marked and all(self._compared(self._read(entry.id) or entry)):
             raise InvalidRequestError(
                 f"a worker is moving a table to {entry.id}, or was killed while it did",
                 hint="Let a worker of the site run: it goes on with that.",

@@ -146,8 +146,9 @@ class TransferPace:
     #: Donor → (bytes, seconds of the whole copy, seconds of the transfer) of its last transfers,
     #: oldest first, at most `WINDOW` each.
     transfers: dict[str, tuple[tuple[int, float, float], ...]] = field(default_factory=dict)
-    #: Seconds besides the bytes of the last transfers too small to show a speed, of any donor.
-    besides: tuple[float, ...] = ()
+    #: Seconds in addition to those for the bytes, of the last transfers too small to show a speed,
+    #: of any donor.
+    overheads: tuple[float, ...] = ()
 
     def estimate(self, size_bytes: int, donor: str = "") -> float:
         """Return the estimated seconds of a copy of so many uncompressed bytes, ≥ 0."""
@@ -170,7 +171,7 @@ class TransferPace:
 
         It is the least measurement: another copy may have had to start a JVM.
         """
-        return min(self.besides) if len(self.besides) >= _GUESS_WEIGHT else 0.0
+        return min(self.overheads) if len(self.overheads) >= _GUESS_WEIGHT else 0.0
 
     def learn(
         self, size_bytes: int, seconds: float, donor: str = "", *, fetch_s: float | None = None
@@ -187,7 +188,7 @@ class TransferPace:
         if size_bytes < SPEED_FROM_BYTES:
             if fetch_s is None:
                 return self
-            return replace(self, besides=(*self.besides, seconds - fetch)[-WINDOW:])
+            return replace(self, overheads=(*self.overheads, seconds - fetch)[-WINDOW:])
         if not fetch:
             return self
         kept = (*self.transfers.get(donor, ()), (size_bytes, seconds, fetch))[-WINDOW:]
@@ -204,8 +205,8 @@ class TransferPace:
         speed = self.bytes_per_s(donor) * 8 / 1e6
         basis = f"{size_bytes:,} bytes at {speed:,.1f} Mbit/s ({source})"
         if self.overhead_s():
-            learned = _count(len(self.besides), "small transfer")
-            basis += f" and {self.overhead_s():,.1f} s besides (learned from {learned})"
+            learned = _count(len(self.overheads), "small transfer")
+            basis += f" and {self.overhead_s():,.1f} s more (learned from {learned})"
         return Estimate(
             kind=CatchUpKind.COPY, seconds=self.estimate(size_bytes, donor), basis=basis
         )

@@ -77,7 +77,7 @@ def secret_files(config: NodeConfig) -> dict[str, Path]:
 
 
 def readers(path: Path) -> str | None:
-    """Return which users may read or change a file, besides its owner and this process's own group.
+    """Return which users may read or change a file other than its owner and this process's group.
 
     Empty = nobody; None = it is not there, which its own check reports.
     """

@@ -177,11 +177,11 @@ class NodeConfig:
     store_copy_from: tuple[str, ...] = Setting(read_buckets, ())(
         "Prefixes in buckets of S3, separated by commas: payload-url and commit-table-url of other "
         "sites, at the same store-endpoint, which this node's credentials may read. Files then "
-        "come from there by copies of the service, not through the nodes (docs/stores.md)."
+        "come from there by copies of the service, not through the nodes (docs/store-access.md)."
     )
     store_vend_role: str = Setting(read_role, "")(
         "ARN of a role whose sessions the catalog gives to clients as credentials for a table of "
-        "commit-table-url, each for the prefix of one table (docs/stores.md); default: it gives "
+        "commit-table-url, each for the prefix of one table (docs/store-access.md); default: it gives "
         "none."
     )
     store_vend_time: int = Setting(ranged(900, 43_200, whole=True), 3_600)(
@@ -190,7 +190,7 @@ class NodeConfig:
     store_vend_sas: bool = Setting(read_switch, False)(
         "true: the catalog gives clients signatures of Azure (SAS), each for the prefix of one "
         "table of commit-table-url, by AZURE_STORAGE_ACCOUNT_KEY. The account needs a hierarchical "
-        "namespace (docs/stores.md)."
+        "namespace (docs/store-access.md)."
     )
     store_sts_endpoint: str = Setting(read_url, "")(
         "URL of the service STS that begins these sessions; default: that of AWS in store-region."
@@ -426,7 +426,7 @@ class NodeConfig:
     )
     backup_dir: Path | None = Setting(_path)(
         "Attic for the old files of a replica that a copy replaces; default: they stay only in the "
-        "history of the Delta tables."
+        "history of the Delta tables. Those of a lake in a bucket go to the attic there."
     )
     net_speed_bits_per_sec: int = Setting(
         counted(1, 1 << 50), 104_857_600, key="NetSpeedBitsPerSec"

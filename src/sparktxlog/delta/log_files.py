@@ -55,6 +55,15 @@ def is_in_log(path: str) -> bool:
     return f"{path}/".startswith(COMMIT_LOG)
 
 
+def in_order(keys: Iterable[str]) -> list[list[str]]:
+    """Return the paths of a table as they are removed: data, the rest of the log, commits."""
+    parts: list[list[str]] = [[], [], []]
+    for key in sorted(keys):
+        is_commit = is_in_log(key) and bool(commits_among([key.rpartition("/")[2]]))
+        parts[2 if is_commit else int(is_in_log(key))].append(key)
+    return parts
+
+
 def commit_path(table: Path, version: int) -> Path:
     """Return the log file of a version."""
     return table / commit_file_name(version)

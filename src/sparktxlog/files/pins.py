@@ -7,8 +7,8 @@ not wait for a copy, and the replica stays online and writable.  Pins cost direc
 the space of files that are deleted meanwhile.  They survive a crash; `release_others` removes those
 without a lease.
 
-A link shares its file with the original: a write *into* a file, such as Spark's to
-`_delta_log/_last_checkpoint`, changes the pinned one too.  So a reader compares a pin with its
+A link shares its file with the original: a write *into* a file, such as Spark's to the one that
+names the newest checkpoint, changes the pinned one too.  So a reader compares a pin with its
 listing.
 """
 

@@ -56,7 +56,7 @@ class CatalogLink(Http):
     _caller: Event | None = None
 
     @classmethod
-    def beside(cls, link: Http) -> CatalogLink:
+    def to_same_node(cls, link: Http) -> CatalogLink:
         """Return a link to the catalog of the node of another link; **after calling** close it.
 
         Its pauses end when the other link is closed.

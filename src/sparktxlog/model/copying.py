@@ -36,7 +36,7 @@ class OfferedTable:
     #: Delta version at the donor with exactly the transactions up to the position.
     version: Int64
     signature: TableSignature
-    #: All files of the table's directory at the time of the lease, `_delta_log` included,
+    #: All files of the table's directory at the time of the lease, its log included,
     #: ascending by path; not all of them belong to `version`.
     files: tuple[OfferedFile, ...] = ()
 

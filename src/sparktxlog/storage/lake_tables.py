@@ -1,6 +1,6 @@
 """Row tables in the lake of a replica, as their Delta logs describe them; only for reading.
 
-lake/orders/_delta_log   written by the site's worker, by nobody else
+lake/orders/<log>   written by the site's worker, by nobody else
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Reserve:
             self._whole = self._make()
 
     def free_bytes(self) -> int:
-        """Return how many bytes are free besides the reserve."""
+        """Return how many bytes are free in addition to the reserve."""
         found = os.statvfs(self._path.parent)
         return found.f_bavail * found.f_frsize
 

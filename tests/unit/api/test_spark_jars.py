@@ -211,6 +211,16 @@ def test_settings_come_from_the_variables_of_aws_and_have_no_secret() -> None:
     assert store_settings(["s3"], hosted)["spark.hadoop.fs.s3a.path.style.access"] == "false"
     own = environ | {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9001"}
     assert store_settings(["s3"], own)["spark.hadoop.fs.s3a.endpoint"].endswith("9001")
+
+
+def test_who_pays_and_which_key_encrypts_are_as_the_environment_says() -> None:
+    pays, kms = "spark.hadoop.fs.s3a.requester.pays.enabled", "spark.hadoop.fs.s3a.encryption."
+    found = store_settings(["s3"], {"AWS_REQUEST_PAYER": "requester"})
+    assert found[pays] == "true" and not [key for key in found if key.startswith(kms)]
+    assert pays not in store_settings(["s3"], {"AWS_REQUEST_PAYER": "false"})
+    environ = {"AWS_SERVER_SIDE_ENCRYPTION": "aws:kms", "AWS_SSE_KMS_KEY_ID": "arn:aws:kms:x"}
+    found = store_settings(["s3"], environ)
+    assert (found[f"{kms}algorithm"], found[f"{kms}key"]) == ("SSE-KMS", "arn:aws:kms:x")
     assert store_settings(["azure"], environ) == {}
     google = store_settings(["gcs"], environ)
     assert "spark.hadoop.fs.gs.impl" in google

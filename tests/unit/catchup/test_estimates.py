@@ -138,7 +138,7 @@ def test_small_transfers_tell_what_comes_besides() -> None:
     assert pace.estimate(0, "B") == pytest.approx(4.0)
     # They leave the speed alone, or 10 kB in 4 s would forbid every copy.
     assert pace.bytes_per_s("B") == TransferPace().bytes_per_s("B")
-    assert "4.0 s besides (learned from 3 small transfers)" in pace.describe(1, "B").basis
+    assert "4.0 s more (learned from 3 small transfers)" in pace.describe(1, "B").basis
     pace = pace.learn(SPEED_FROM_BYTES, 6.0, "B", fetch_s=1.5)
     assert pace.estimate(SPEED_FROM_BYTES, "B") == pytest.approx(6.0)
     for size, seconds, fetch in ((-1, 1.0, 1.0), (GIB, 1.0, 0.0), (GIB, math.nan, 1.0)):

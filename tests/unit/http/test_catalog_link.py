@@ -105,15 +105,15 @@ def test_what_may_have_happened_is_not_refused_by_a_node_that_is_away(
         assert len(bodies) == 1
 
 
-@pytest.mark.parametrize("is_beside", [True, False])
+@pytest.mark.parametrize("is_second", [True, False])
 def test_a_link_that_is_closed_ends_the_pause(
-    answers: Callable[..., list[bytes]], monkeypatch: pytest.MonkeyPatch, is_beside: bool
+    answers: Callable[..., list[bytes]], monkeypatch: pytest.MonkeyPatch, is_second: bool
 ) -> None:
     monkeypatch.setattr(module, "_PAUSE_S", 60.0)
     asked, failed = Event(), list[TxLogError]()
     bodies = answers(*[TransportError("broke")] * 9, asked=asked)
     home = Http(URL)
-    link = CatalogLink.beside(home) if is_beside else CatalogLink(URL)
+    link = CatalogLink.to_same_node(home) if is_second else CatalogLink(URL)
 
     def work() -> None:
         try:
@@ -124,6 +124,6 @@ def test_a_link_that_is_closed_ends_the_pause(
     thread = Thread(target=work, daemon=True)
     thread.start()
     assert asked.wait(10)
-    (home if is_beside else link).close()
+    (home if is_second else link).close()
     thread.join(10)
     assert len(failed) == len(bodies) == 1

@@ -49,7 +49,7 @@ def adopt(
         return adopt_rows(
             site, name, source, keys=keys, dry_run=dry_run, timeout_s=timeout_s, tell=tell
         )
-    with closing(CatalogLink.beside(site.home)) as link:
+    with closing(CatalogLink.to_same_node(site.home)) as link:
         return adopt_commits(
             plain,
             newest,

@@ -44,7 +44,7 @@ class JobContext:
     arguments: argparse.Namespace
     #: Prints a line for people.
     tell: Callable[[str], None] = say
-    #: URLs in stores that the session has to reach, besides those of the arguments.
+    #: URLs in stores that the session has to reach, in addition to those of the arguments.
     urls: list[str] = field(default_factory=list)
 
     @cached_property

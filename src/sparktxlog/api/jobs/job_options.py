@@ -103,7 +103,7 @@ class JobCommand:
     example: str
     #: `module:function` of this package that does the work; its imports need Spark.
     work: str
-    #: Besides `--url` and `--json`.
+    #: In addition to `--url` and `--json`.
     options: tuple[JobOption, ...]
     #: Group of commands that its command is in, empty = none.
     group: str = ""

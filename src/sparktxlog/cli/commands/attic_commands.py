@@ -161,11 +161,15 @@ class _SiteAttics:
 
 def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
     from sparktxlog.attic.attic import Attic, attics_of
-    from sparktxlog.worker.lakes.lake_places import is_in_bucket
+    from sparktxlog.worker.lakes.lake_places import (
+        attic_of,
+        attic_of_commit_tables,
+        is_in_bucket,
+    )
 
     if lake is not None and is_in_bucket(lake):
-        return _SiteAttics((_in_bucket(lake),), None)
-    lake_url = None
+        return _SiteAttics((attic_of(lake),), None)
+    lake_url = tables_url = None
     if lake is not None:
         attics: tuple[Attic, ...] = (Attic.of_lake(local_place(lake).absolute()),)
     elif config is not None:
@@ -175,10 +179,11 @@ def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
         places = {"lake_root": checked.lake_dir, "log_root": checked.data_dir / "log"}
         places["commit_table_root"] = checked.commit_table_dir
         attics = attics_of(places | {"backup_dir": checked.backup_dir})
-        lake_url = checked.lake_url
+        lake_url, tables_url = checked.lake_url, checked.commit_table_url
     else:
         info = NodeApi(url).get("/v1/info")
-        attics, lake_url = attics_of(info), info.get("lake_url")
+        attics = attics_of(info)
+        lake_url, tables_url = info.get("lake_url"), info.get("commit_table_url")
     root = attics[0].root.parents[1]
     if not root.is_dir():
         raise InvalidRequestError(
@@ -187,13 +192,9 @@ def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
             field="lake",
             value=str(root),
         )
-    return _SiteAttics((*([_in_bucket(lake_url)] if lake_url else []), *attics), root)
-
-
-def _in_bucket(lake_url: str) -> BucketAttic:
-    from sparktxlog.worker.lakes.lake_places import attic_of
-
-    return attic_of(lake_url)
+    own = [attic_of(lake_url)] if lake_url else []
+    of_tables = [attic_of_commit_tables(tables_url)] if tables_url else []
+    return _SiteAttics((*own, *attics, *of_tables), root)
 
 
 def _found(site: _SiteAttics, entry_id: str) -> tuple[Attic | BucketAttic, Entry]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sparktxlog.cli.doctor.findings import Finding, good, graded, problem, warning
 from sparktxlog.config.exposure import readers
+from sparktxlog.files.durability import link_new
 
 _LEAST_FREE = 1 << 30
 #: Files that can still be made, below which a disk counts as full.
@@ -119,7 +120,7 @@ def check_links(places: Mapping[str, Path]) -> Iterator[Finding]:
                 tempfile.NamedTemporaryFile(dir=places[source], prefix=".doctor-") as probe,
                 tempfile.TemporaryDirectory(dir=places[target], prefix=".doctor-") as there,
             ):
-                os.link(probe.name, Path(there) / "linked")
+                link_new(Path(probe.name), Path(there) / "linked", copies=False)
         except PermissionError as error:
             yield warning("links", f"{names} cannot be tried: {error}", _OTHER_USERS)
         except OSError as error:

@@ -182,7 +182,7 @@ class ShownTable:
     location: str
     #: What holds for it; None = not known here, which only a list shows.
     placed: DeltaTableState | None
-    #: Of a row table, which is an external one: its properties besides those of the state.
+    #: Of a row table, which is an external one: its properties other than those of the state.
     external: Mapping[str, str] | None = None
 
     @property

@@ -192,7 +192,7 @@ _decoder = msgspec.json.Decoder(TransactionRequest)
 _added_decoder = msgspec.json.Decoder(AddedOperations)
 _encoder = msgspec.json.Encoder()
 
-#: Fields besides kind and table that a kind takes.
+#: Fields other than kind and table that a kind takes.
 _ROW_FIELDS = frozenset({"rows", "arrow", "files", "claim", "content", "schema_version"})
 _FIELDS = {
     OperationKind.CREATE_TABLE: frozenset(

@@ -59,7 +59,7 @@ class StagedCommitRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=Tru
     proposed_version: int
     #: In-commit timestamp, milliseconds since 1970 UTC.
     timestamp: int
-    #: `<version>.<UUID>.json` in `_delta_log/_staged_commits` of the table, at this site.
+    #: `<version>.<UUID>.json` where writers of the table stage commits, at this site.
     file_name: str
     file_size: int
 

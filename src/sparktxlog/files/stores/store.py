@@ -105,7 +105,7 @@ def earlier_clock(store: Store, key: str) -> float:
 class Store(Protocol):
     """Bytes under keys below one root.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         InvalidNameError: The key is no relative path (definite).
         BucketMissingError: There is no such bucket (definite).
         StoreForbiddenError: The store does not let this node do that (definite).

@@ -31,6 +31,7 @@ _NEEDED = {Provider.S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 #: Variables with the URL of a server that speaks S3's protocol.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_CUSTOMER_KEY = "AWS_SSE_CUSTOMER_KEY_BASE64"
 _ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 
 
@@ -82,12 +83,22 @@ class StoreSettings:
         return cls(allow_http=allow_http, patience_s=patience_s, answer_s=answer_s)
 
     def check_environment(self, provider: Provider) -> None:
-        """Refuse an endpoint that the library would take as it is.
+        """Refuse what the library would take from the environment as it is.
 
         Raises:
-            ConfigError: The endpoint in the environment is none (definite).
+            ConfigError: Keys of customers, or the endpoint is no URL (definite).
         """
-        if provider is not Provider.S3 or self.endpoint:
+        if provider is not Provider.S3:
+            return
+        # Workers, sessions, jobs and peers would all need the key; no test ever had one.
+        algorithm = os.environ.get("AWS_SERVER_SIDE_ENCRYPTION", "")
+        if algorithm.lower() == "sse-c" or os.environ.get(_CUSTOMER_KEY):
+            raise ConfigError(
+                "keys that each request brings (SSE-C) are not supported for a site's buckets",
+                hint=f"Unset {_CUSTOMER_KEY}, and encrypt with a key of KMS: docs/store-access.md.",
+                key=_CUSTOMER_KEY,
+            )
+        if self.endpoint:
             return
         for name in _ENDPOINTS:
             value = os.environ.get(name)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from sparktxlog.errors import FileChangedError
 from sparktxlog.files.durability import storing
+from sparktxlog.files.foreign_files import with_progress
 from sparktxlog.files.stores.store import Created, Found, Store
 
 T = TypeVar("T")
@@ -21,7 +22,8 @@ _PART = ".part"
 def in_parallel(act: Callable[[T], object], items: Iterable[T]) -> None:
     """Do something with each item, some at a time; the first failure is raised, in their order."""
     with ThreadPoolExecutor(AT_ONCE, "whole-files") as threads:
-        waiting = [threads.submit(act, item) for item in items]
+        shared = with_progress(act)
+        waiting = [threads.submit(shared, item) for item in items]
         try:
             for one in waiting:
                 one.result()

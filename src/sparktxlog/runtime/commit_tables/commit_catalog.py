@@ -605,12 +605,12 @@ class CommitCatalog:
             )
 
     @staticmethod
-    def _check_backfilled(state: DeltaTableState, told: int | None) -> None:
-        if told is not None and told > state.version:
+    def _check_backfilled(state: DeltaTableState, published: int | None) -> None:
+        if published is not None and published > state.version:
             raise StagedCommitError(
-                f"version {told} cannot be published, the newest one is {state.version}",
+                f"version {published} cannot be published, the newest one is {state.version}",
                 field="latest-published-version",
-                value=told,
+                value=published,
             )
 
     # -- drops -------------------------------------------------------------------------------------

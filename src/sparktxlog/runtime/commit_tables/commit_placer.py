@@ -71,7 +71,7 @@ class _Placed:
     unsynced: set[str]
     #: Whether the versions' transactions gave something to other tables that is not noted as
     #: placed.
-    beside: bool
+    owes_others: bool
 
 
 @dataclass(slots=True)
@@ -419,7 +419,7 @@ class CommitPlacer:
     def _took(self, uuid: str, one: _Placed) -> None:
         """Show versions that were placed."""
         self._note(uuid, one.state, one.unsynced)
-        if not one.beside:
+        if not one.owes_others:
             self._whole_up_to[uuid] = max(one.state.version, self._whole_up_to.get(uuid, -1))
 
     def _place_carried(self, states: Mapping[str, DeltaTableState | None]) -> dict[str, _Placed]:
@@ -434,14 +434,14 @@ class CommitPlacer:
             after[uuid] = version, min(version, self._whole_up_to.get(uuid, -1))
         placed = dict[str, _Placed]()
         found = self._base.journal.read_to_place(after, _MOST_VERSIONS)
-        for uuid, (commits, beside) in found.items():
+        for uuid, (commits, owes_others) in found.items():
             state, unsynced = states[uuid], set[str]()
             with suppress(TxLogError):
                 for commit, contents in commits:
                     state, more = self._place(commit, state, contents)
                     unsynced |= more
             if state is not None and state is not states[uuid]:
-                placed[uuid] = _Placed(state=state, unsynced=unsynced, beside=beside)
+                placed[uuid] = _Placed(state=state, unsynced=unsynced, owes_others=owes_others)
         return placed
 
     def _kept(self, uuid: str) -> DeltaTableState | None:

@@ -148,10 +148,10 @@ def _ddl(kind: Any) -> str:
 
 def _clustering(state: DeltaTableState) -> tuple[str, ...]:
     """Return the columns that a table is clustered by; a field of a struct with its path."""
-    told = domain_value(state.domains.get(CLUSTERING))
+    clustering = domain_value(state.domains.get(CLUSTERING))
     names = {
         field.get("metadata", {}).get(STORED_NAME, field["name"]): field["name"]
         for field in state.metadata.columns["fields"]
     }
-    paths = told.get("clusteringColumns") or []
+    paths = clustering.get("clusteringColumns") or []
     return tuple(".".join([names.get(path[0], path[0]), *path[1:]]) for path in paths)

@@ -238,13 +238,13 @@ class TableRecounts:
         after, last = versions[0].version - 1, versions[-1].version
         for link in tuple(self._base.links.values()):
             try:
-                told: dict[int, VersionFiles] = {}
+                answered: dict[int, VersionFiles] = {}
                 at, placed = after, last
                 while at < min(last, placed):
                     answer = await link.table_versions(uuid, at, last)
-                    told |= {one.version: one for one in answer.versions}
-                    at, placed = max(told, default=last), answer.placed
-                found[link.node_id] = told
+                    answered |= {one.version: one for one in answer.versions}
+                    at, placed = max(answered, default=last), answer.placed
+                found[link.node_id] = answered
             except TxLogError as error:
                 absent[link.node_id] = error.message
         return found, absent
@@ -261,7 +261,9 @@ class TableRecounts:
         for own in versions:
             records: dict[str, VersionFiles] = {self._base.config.node_id: own}
             records |= {
-                site: told[own.version] for site, told in others.items() if own.version in told
+                site: answered[own.version]
+                for site, answered in others.items()
+                if own.version in answered
             }
             digests = {site: one.digest for site, one in records.items()}
             if len({*digests.values()}) == 1:

@@ -4,11 +4,12 @@
     <root>/.owner            which site has the root
     <root>/.given/<UUID>     the node gave the table this place
     <root>/.commits/<UUID>/  second copies of commit files, as in a directory
-    <root>/.forks/<act>/…    all tables, when the node left its history
+    <root>/.attic/<id>/…     what was set aside: other objects in the places of the log's, and all
+                             tables when the node left its history
 
 Spark sessions reach it with credentials of their own, or those that the node gives them.  What is
-on its way from peers, and what was set aside, lies in a directory of the node: files are checked
-there before a byte of them appears in the bucket, and a transfer goes on after a kill.
+on its way from peers lies in a directory of the node: files are checked there before a byte of
+them appears in the bucket, and a transfer goes on after a kill.
 """
 
 from __future__ import annotations
@@ -22,25 +23,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.attic.attic import Kind
+from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
 from sparktxlog.delta.commit_contents import NeededFile
-from sparktxlog.delta.log_files import commits_among, is_of_checkpoint, whole_checkpoints
+from sparktxlog.delta.log_files import (
+    commits_among,
+    in_order,
+    is_of_checkpoint,
+    whole_checkpoints,
+)
 from sparktxlog.errors import CorruptLogError, ObjectMissingError
 from sparktxlog.files.arrivals import Arrivals
-from sparktxlog.files.durability import (
-    free_name,
-    storing,
-    sync_file,
-    sync_parents,
-    write_at_once,
-    write_durably,
-)
+from sparktxlog.files.durability import storing, write_at_once
 from sparktxlog.files.foreign_files import ForeignFile, digest_of, goes_on
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
@@ -55,7 +54,6 @@ if TYPE_CHECKING:  # nodes without buckets lack the library
 
 _log = structlog.get_logger("sparktxlog.tables")
 
-_FORKS = ".forks"
 _BLOCK_BYTES = 1 << 20
 #: Checkpoints that were read, below the directory of what is on its way.
 _LOGS_READ = ".logs"
@@ -103,7 +101,7 @@ class BucketPlaces(SiteTables):
 
     Args:
         store: Its root has a prefix for each table.
-        local: Directory of the node, for what is on its way and what was set aside.
+        local: Directory of the node, for what is on its way.
         proof: Proves that the store keeps its promises; raises as `take`.
         donors: Buckets of other sites that the service copies from; None = there are none.
     """
@@ -118,6 +116,9 @@ class BucketPlaces(SiteTables):
         super().__init__()
         self._store, self._local, self._donors = store, local, donors
         self._bucket = SiteBucket(store, proof, "commit-table-url", "the commit tables")
+        self._attic = BucketAttic(
+            store, OF_COMMIT_TABLES, may_write=self._bucket.check_ready, in_order=in_order
+        )
         #: Key → mark and SHA-256 of what was read there.
         self._known: dict[str, tuple[str, str]] = {}
         self._knowing = threading.Lock()
@@ -173,28 +174,14 @@ class BucketPlaces(SiteTables):
         return _TableObject(self._store, key, self._remember)
 
     def set_all_aside(self, name: str) -> None:
-        attic, aside = Attic.of_commit_tables(self._local), f"{_FORKS}/{name}"
-        gone = list[str]()
-        for found in self._store.list():
-            first = found.key.partition("/")[0]
-            if UUID.fullmatch(first) or first == KEPT_COMMITS:
-                goes_on(self._store.url_of(found.key))
-                with suppress(ObjectMissingError):  # an attempt before moved it
-                    self._copy_aside(found.key, f"{aside}/{found.key}")
-                gone.append(found.key)
-        if gone:
-            with storing(self._local):
-                entry = attic.begin(Kind.FORK, name, FORKED)
-                where = f"{self._store.url_of(aside)}\n".encode()
-                write_durably(entry.path / "in-the-bucket.txt", where)
-                attic.finish(entry)
-            self._store.remove(gone)
-
-    def _copy_aside(self, key: str, target: str) -> None:
-        """Copy an object to a name, or to another one if that has other bytes."""
-        names = chain((target,), (f"{target}.{number}" for number in count(2)))
-        while self._store.copy(key, next(names)) is Created.OTHER:
-            goes_on(self._store.url_of(key))
+        firsts = {found.key.partition("/")[0] for found in self._store.list()}
+        said = {"kind": Kind.FORK, "mark": name, "why": FORKED}
+        for directory in sorted(firsts):
+            goes_on(self._store.url_of(directory))
+            if UUID.fullmatch(directory):
+                self._attic.put(directory, table=directory, **said)
+            elif directory == KEPT_COMMITS:
+                self._attic.put(directory, **said)
 
     # -- what was ordered --------------------------------------------------------------------------
 
@@ -285,24 +272,9 @@ class BucketPlaces(SiteTables):
             return key in self._known
 
     def set_aside(self, uuid: str, path: str) -> None:
-        store, source = self._proved, self.file(uuid, path)
-        attic, why = (
-            Attic.of_commit_tables(self._local),
-            "other bytes were in the place of the log's",
-        )
-        try:
-            with storing(source.path), source.open() as content:
-                entry = attic.begin(Kind.FILES, "", why, table=uuid)
-                attic.finish(entry)
-                kept = free_name(entry.path / path)
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                with kept.open("wb") as file:
-                    shutil.copyfileobj(content, file, _BLOCK_BYTES)
-                sync_file(kept)
-                sync_parents([kept], self._local)
-        except FileNotFoundError:
-            return
-        store.remove([f"{uuid}/{path}"])
+        goes_on(self._store.url_of(f"{uuid}/{path}"))
+        why = "other objects were in the places of the log's"
+        self._attic.take(f"{uuid}/{path}", path, kind=Kind.FILES, why=why, table=uuid)
 
     def found(self, uuid: str, versions: range, files: Iterable[NeededFile]) -> set[str]:
         return set()

@@ -234,10 +234,10 @@ class BucketTable(SharedTable):
 
     # -- twins -------------------------------------------------------------------------------------
 
-    def twin(self, version: int, beside: str, *, guarded: bool = False) -> BucketTwin:
+    def twin(self, version: int, place: str, *, guarded: bool = False) -> BucketTwin:
         log = self._log.upto(version)
         changed = guarded_lines if guarded else without_feature
-        twin = self._fresh(beside, changed)
+        twin = self._fresh(place, changed)
         try:
             twin.begin(LogState.read(log, version), commit_bytes(log, version))
         except BaseException:
@@ -245,8 +245,8 @@ class BucketTable(SharedTable):
             raise
         return twin
 
-    def _fresh(self, beside: str, changed: Callable[[bytes], bytes]) -> BucketTwin:
-        return BucketTwin(self._store, self._table, f"{beside}/{uuid.uuid4().hex}", changed)
+    def _fresh(self, place: str, changed: Callable[[bytes], bytes]) -> BucketTwin:
+        return BucketTwin(self._store, self._table, f"{place}/{uuid.uuid4().hex}", changed)
 
     def withdraw(self, commit: TwinCommit) -> None:
         staged = f"{STAGED_COMMITS}/{commit.proposed.file_name}"
@@ -258,9 +258,9 @@ class BucketTable(SharedTable):
         base = newest_of_twin(self._log.upto(version), version)
         return -1 if base is None else base.version
 
-    def log_twin(self, version: int, beside: str) -> BucketTwin:
+    def log_twin(self, version: int, place: str) -> BucketTwin:
         log = self._log.upto(version)
-        base, twin = newest_of_twin(log, version), self._fresh(beside, without_feature)
+        base, twin = newest_of_twin(log, version), self._fresh(place, without_feature)
         first = 0 if base is None else base.version
         self._log.take_commits(range(first, version + 1), self._log.paths())
         try:
@@ -395,8 +395,8 @@ class BucketTables(SharedTables):
 
     def abandoned(self, *, now_ms: int) -> list[str]:
         newest = dict[str, float]()
-        for beside in (UPKEEP_TWINS, TRANSACTION_TWINS):
-            for one in self.store.list(beside):
+        for place in (UPKEEP_TWINS, TRANSACTION_TWINS):
+            for one in self.store.list(place):
                 twin = "/".join(one.key.split("/")[:2])
                 newest[twin] = max(newest.get(twin, 0.0), one.changed_s)
         before = (now_ms - UNUSED_AGE_MS) / 1_000

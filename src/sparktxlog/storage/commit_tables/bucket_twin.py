@@ -1,7 +1,7 @@
 """Plain twins of commit tables in a bucket, which has no links.
 
     <root>/<UUID>/…                      the table
-    <root>/<twin>/_delta_log/…           its newest version as a checkpoint, which names the table's
+    <root>/<twin>/<log>/…                its newest version as a checkpoint, which names the table's
                                          files by their URLs; then the versions after it
     <root>/<twin>/…                      files that were written on the twin
 

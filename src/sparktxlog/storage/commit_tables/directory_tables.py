@@ -106,8 +106,8 @@ class DirectoryTable(SharedTable):
     def data(self, version: int) -> list[NeededFile]:
         return live_files(self.directory, version).data
 
-    def twin(self, version: int, beside: str, *, guarded: bool = False) -> DirectoryTwin:
-        made = DirectoryTwin(self.directory, self.directory.parent / beside / uuid.uuid4().hex)
+    def twin(self, version: int, place: str, *, guarded: bool = False) -> DirectoryTwin:
+        made = DirectoryTwin(self.directory, self.directory.parent / place / uuid.uuid4().hex)
         try:
             make_plain_twin(self.directory, version, made.directory, history=False, guarded=guarded)
         except BaseException:
@@ -119,8 +119,8 @@ class DirectoryTable(SharedTable):
         base = newest_of_twin(self.directory, version)
         return -1 if base is None else base.version
 
-    def log_twin(self, version: int, beside: str) -> DirectoryTwin:
-        return self.twin(version, beside)
+    def log_twin(self, version: int, place: str) -> DirectoryTwin:
+        return self.twin(version, place)
 
     def take_checkpoint(self, twin: Twin, version: int) -> None:
         made = newest_of_twin(Path(twin.path), version)

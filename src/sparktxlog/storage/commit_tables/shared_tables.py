@@ -13,7 +13,7 @@ from typing import Protocol
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.storage.commit_tables.twin import TwinCommit
 
-#: Where upkeep has its twins, beside the tables.
+#: Where upkeep has its twins, next to the tables.
 UPKEEP_TWINS = ".twins"
 
 
@@ -102,11 +102,11 @@ class SharedTable(ABC):
         """
 
     @abstractmethod
-    def twin(self, version: int, beside: str, *, guarded: bool = False) -> Twin:
+    def twin(self, version: int, place: str, *, guarded: bool = False) -> Twin:
         """Make a twin of a version; **after calling** remove it.
 
         Args:
-            beside: The directory for twins, beside the tables.
+            place: The directory for twins, next to the tables.
             guarded: For statements of users: CREATE OR REPLACE TABLE, which would do nothing,
                 fails.  `follow` and `own_version` are not for this one.
 
@@ -119,7 +119,7 @@ class SharedTable(ABC):
         """Return the newest version up to this one that has a checkpoint, -1 = none."""
 
     @abstractmethod
-    def log_twin(self, version: int, beside: str) -> Twin:
+    def log_twin(self, version: int, place: str) -> Twin:
         """Make a twin to write a checkpoint of; as `twin`, but its files are not read."""
 
     @abstractmethod
@@ -153,7 +153,7 @@ class SharedTable(ABC):
 
 
 class SharedTables(ABC):
-    """The commit tables of a site, and what lies beside them."""
+    """The commit tables of a site, and what lies next to them."""
 
     @abstractmethod
     def table(self, name: str, location: str) -> SharedTable:

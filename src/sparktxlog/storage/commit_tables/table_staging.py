@@ -1,6 +1,6 @@
 """Versions of a commit table on their way from another site into the table's directory.
 
-    <root>/.fetched/<UUID>/_delta_log/…     commit files, until everything that they name is there
+    <root>/.fetched/<UUID>/<log>/…          commit files, until everything that they name is there
     <root>/<UUID>/…                         data files, which get their places at once: no version
                                             names them yet
 

@@ -2,7 +2,7 @@
 
     <table>/…                                  files that no version within the retention needs:
                                                removed rows, commits that lost, failed statements
-    <table>/_delta_log/_staged_commits/…       staged commits whose version was decided
+    where writers of a table stage commits     staged commits whose version was decided
     <root>/<UUID>                              directories that no table of the log has: it was
                                                dropped, or its creation failed
     <root>/.transactions/…                     plain twins of jobs that were killed

@@ -70,7 +70,7 @@ class Before:
 class ImageWriter(Protocol):
     """Writes images to one place, which nobody else does meanwhile.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         LockedError: Another process writes there by now (definite).
         StorageError: As `Store`; what is stored is used by the next attempt.
         OSError: A disk fails.
@@ -131,7 +131,7 @@ class ImageStore(ABC):
     """The images of one place.  Reading needs no lock; one process writes at a time.
 
     A reader of an image that is removed meanwhile gets a clear error about missing files.
-    Errors of all methods, besides those that they name, as `Store`.
+    Errors of all methods, in addition to those that they name, as `Store`.
     """
 
     #: What all keys are below.

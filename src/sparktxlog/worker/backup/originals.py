@@ -28,8 +28,6 @@ from sparktxlog.model.tables.commit_table import COMMIT_LOG
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
 from sparktxlog.worker.tables.places_of_tables import store_of_job
 
-#: A bucket copies no more by one request.
-_MOST_COPIED = 5 << 30
 #: Files of a bucket that are asked for at the same time.
 _AT_ONCE = 8
 
@@ -41,7 +39,7 @@ class VersionGoneError(Exception):
 class Original(Protocol):
     """A file.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         FileNotFoundError, VersionGoneError: It was removed, or replaced, meanwhile.
         OSError: The disk fails.
         StorageError: As `Store`, in a bucket.
@@ -169,8 +167,7 @@ class StoredOriginal:
             target.may_write()  # a copy within the bucket does not go by it
         source, place = bucket_url(self.url, "source"), bucket_url(target.url_of(key), "target")
         assert source is not None, "it lies in a bucket"
-        is_near = place is not None and whole_bucket(source) == whole_bucket(place)
-        if place is not None and is_near and self.size_bytes <= _MOST_COPIED:
+        if place is not None and whole_bucket(source) == whole_bucket(place):
             try:
                 return self.bucket.copy(source.prefix, place.prefix)
             except ObjectMissingError as error:

@@ -20,7 +20,7 @@ from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError, TxLogError
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_places import images_at
-from sparktxlog.worker.lakes.lake_places import attic_of, is_in_bucket
+from sparktxlog.worker.lakes.lake_places import attic_of, attic_of_commit_tables, is_in_bucket
 from sparktxlog.worker.replica.state import read_state
 
 #: Newest images of a site that are always kept.
@@ -77,16 +77,22 @@ class SiteLog:
     #: The log can be replayed after this position; 0 = all of it.
     kept_after: int
     #: Attics of the site other than that of the lake.
-    attics: tuple[Attic, ...] = ()
+    attics: tuple[Attic | BucketAttic, ...] = ()
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> SiteLog:
-        """Read a node's answer of `/v1/info`."""
+        """Read a node's answer of `/v1/info`.
+
+        Raises:
+            ConfigError, MissingDependencyError: Its commit tables lie in a bucket that this process
+                cannot open (definite).
+        """
+        url = info.get("commit_table_url")
         return cls(
             node_id=info["node_id"],
             log_id=info["log_id"],
             kept_after=info["kept_after"],
-            attics=attics_of(info)[1:],
+            attics=(*attics_of(info)[1:], *([attic_of_commit_tables(url)] if url else [])),
         )
 
 
@@ -205,7 +211,7 @@ def _empty(
 
     def stays(entry: Entry) -> bool:
         # Sites may share a directory of backups.
-        of_others = entry.kind is Kind.BACKUP and Path(entry.source).parent != lake
+        of_others = entry.kind is Kind.BACKUP and entry.source.rpartition("/")[0] != str(lake)
         return of_others or entry.mark == running
 
     for attic in attics:

@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, StorageError, TxLogError
 from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
@@ -155,22 +154,17 @@ class ReplicaCopy:
         """
         if not self._info.backup_dir:
             return
-        attic = Attic(Path(self._info.backup_dir))
+        attic, why = Path(self._info.backup_dir), "a copy replaces its files"
         for name in sorted(self.state.tables):
-            said: dict[str, Any] = {"kind": Kind.BACKUP, "table": name, "mark": self._copy_id}
             try:
-                # What was kept already stays: after a crash the lake may hold new files.
-                if self._lake.has(name) and attic.newest(**said) is None:
-                    why, source = "a copy replaces its files", self._lake.url_of(name)
-                    with attic.draft(self._copy_id) as draft:
-                        self._lake.bring_back(name, draft)
-                        attic.put(draft, why=why, source=source, **said)
+                if self._lake.has(name):
+                    self._lake.back_up(name, self._copy_id, why, attic)
             except (OSError, StorageError) as error:
                 raise ApplyError(
-                    f"table {name!r} cannot be backed up to {attic.root}: {error}",
+                    f"table {name!r} cannot be backed up to {attic}: {error}",
                     hint="No file was asked for yet.  Make room there, or unset backup-dir.",
                     table=name,
-                    path=str(attic.root),
+                    path=str(attic),
                 ) from error
 
     def request(self) -> None:

@@ -11,21 +11,19 @@ What a store took is durable, so no version is torn, and nothing has to be settl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from time import time_ns
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from sparktxlog.attic.attic import CONTENT, MANIFEST, Entry, Kind, entry_id
-from sparktxlog.attic.bucket_attic import MOVING
-from sparktxlog.delta.log_files import commits_among, is_in_log
-from sparktxlog.errors import ApplyError, ObjectMissingError, StorageError
-from sparktxlog.files.durability import storing, sync_tree
+from sparktxlog.attic.attic import CONTENT, Entry, Kind, entry_id
+from sparktxlog.attic.bucket_attic import OF_LAKE, BucketAttic
+from sparktxlog.delta.log_files import in_order
+from sparktxlog.errors import ApplyError, ObjectMissingError
+from sparktxlog.files.durability import storing
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.files.stores.whole_files import (
@@ -42,7 +40,7 @@ from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 #: Directory of the worker's own objects; Delta ignores the leading underscore.
 OWN = "_sparktxlog"
-ATTIC = f"{OWN}/attic"
+ATTIC = OF_LAKE
 _PLACING = f"{OWN}/placing"
 
 
@@ -64,6 +62,7 @@ class BucketLake:
 
     def __init__(self, store: Store, may_write: Callable[[], None]) -> None:
         self.store, self._may_write = store, may_write
+        self._attic = BucketAttic(store, ATTIC, may_write=may_write, in_order=in_order)
 
     @property
     def url(self) -> str:
@@ -113,9 +112,8 @@ class BucketLake:
 
     def drops_of(self, name: str) -> set[str]:
         """As `Lake.drops_of`."""
-        begins = f"{ATTIC}/{entry_id(Kind.DROPPED, name, '')}-"
-        ids = {found.key.split("/")[2] for found in self.store.list(ATTIC)}
-        return {one for one in ids if f"{ATTIC}/{one}".startswith(begins)}
+        begins = f"{entry_id(Kind.DROPPED, name, '')}-"
+        return {one for one in self._attic.ids() if one.startswith(begins)}
 
     def set_aside(
         self,
@@ -125,139 +123,36 @@ class BucketLake:
         kind: Kind = Kind.DROPPED,
         facts: dict[str, Any] | None = None,
     ) -> str:
-        """As `Lake.set_aside`: by copies in the bucket, of 5 GiB at most each."""
-        table = self.table(name)
-        fresh = self._entry(name, mark, why, kind, facts)
-        entry = self._moving(fresh) or fresh
-        self._part(entry).replace(MOVING, b"")
-        if not entry.at:
-            entry = self._keep(entry, name)
-        # While a commit is there, the table is: a repetition goes on.  The keys of one request go
-        # in any order, so commits have one of their own.
-        for gone in in_order(found.key for found in table.list()):
-            table.remove(gone)
-        self._part(entry).remove([MOVING])
-        return self._part(entry).url_of(CONTENT)
+        """As `Lake.set_aside`: by copies in the bucket."""
+        said = {"kind": kind, "table": name, "mark": mark, "why": why, "facts": facts}
+        return self._attic.put(name, **said).place
 
     def keep(self, name: str, mark: str, why: str, facts: dict[str, Any]) -> Entry:
-        """As `Lake.keep`: by copies in the bucket, of 5 GiB at most each."""
-        return self._keep(self._entry(name, mark, why, Kind.TABLE, facts), name)
+        """As `Lake.keep`: by copies in the bucket."""
+        said = {"table": name, "mark": mark, "why": why, "facts": facts}
+        return self._attic.keep(name, kind=Kind.TABLE, **said)
 
     def put_rows(self, name: str, rows: Path, mark: str, why: str, facts: dict[str, Any]) -> Entry:
         """As `Lake.put_rows`: they are sent."""
-        entry = self._entry(name, mark, why, Kind.ROWS, facts)
-        part = self._part(entry)
-        part.replace(MANIFEST, msgspec.json.encode(entry))
-        files = {f"{CONTENT}/{path}": file for path, file in files_below(rows).items()}
-        put_files(part, files)
-        return self._done(entry)
+        said = {"table": name, "mark": mark, "why": why, "facts": facts}
+        files, source = files_below(rows), self.table(name).url
+        return self._attic.send(files, source, kind=Kind.ROWS, **said)
 
     def kept(self, name: str) -> list[Entry]:
         """As `Lake.kept`."""
-        found = [entry for entry in self._entries(name) if entry.at]
-        return sorted(found, key=lambda entry: (entry.at, entry.id))
+        return self._attic.whole(name)
 
     def forget(self, entry: Entry) -> None:
         """As `Lake.forget`."""
-        part = self._part(entry)
-        # What is left of it after a kill is in no list.
-        part.remove([MANIFEST])
-        part.remove([found.key for found in part.list()])
-
-    def _entry(
-        self, name: str, mark: str, why: str, kind: Kind, facts: dict[str, Any] | None
-    ) -> Entry:
-        """Return an entry that is not there yet; an id never means another one later."""
-        wanted, taken = entry_id(kind, name, mark), self._ids()
-        ids = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
-        return Entry(
-            id=next(one for one in ids if one not in taken),
-            kind=kind,
-            why=why,
-            table=name,
-            mark=mark,
-            source=self.table(name).url,
-            facts=facts or {},
-        )
-
-    def _moving(self, fresh: Entry) -> Entry | None:
-        """Return the entry to which this table was being moved when that was broken off.
-
-        Args:
-            fresh: A new entry for it.
-        """
-        wanted = entry_id(fresh.kind, fresh.table, fresh.mark)
-        for found in self.store.list(ATTIC):
-            identity, _, rest = found.key.removeprefix(f"{ATTIC}/").partition("/")
-            if rest != MOVING or not f"{identity}-".startswith(f"{wanted}-"):
-                continue
-            # Without a manifest nothing is copied yet.
-            entry = self._read(identity) or replace(fresh, id=identity)
-            said = (entry.kind, entry.table, entry.mark)
-            if said == (fresh.kind, fresh.table, fresh.mark) and self._may_have(entry):
-                return entry
-        return None
-
-    def _may_have(self, entry: Entry) -> bool:
-        """Return whether a table is what an entry has, or is getting; not one made after it."""
-        kept = {found.key: found.size_bytes for found in self._part(entry).list(CONTENT)}
-        there = {f"{CONTENT}/{one.key}": one.size_bytes for one in self.table(entry.table).list()}
-        if entry.at:
-            return there.items() <= kept.items()
-        return kept.items() <= there.items()
-
-    def _keep(self, entry: Entry, name: str) -> Entry:
-        """Copy a table to an entry; what is there already is not copied again."""
-        table, part = self.table(name), self._part(entry)
-        part.replace(MANIFEST, msgspec.json.encode(entry))
-
-        def copy(key: str) -> None:
-            target = f"{ATTIC}/{entry.id}/{CONTENT}/{key}"
-            self._may_write()
-            if self.store.copy(f"{name}/{key}", target) is Created.OTHER:
-                raise StorageError(
-                    f"{self.store.url_of(target)} is not a copy of {table.url_of(key)}",
-                    hint="Somebody else put an object there: move it away.",
-                    url=self.store.url_of(target),
-                )
-
-        in_parallel(copy, [found.key for found in table.list()])
-        return self._done(entry)
-
-    def _done(self, entry: Entry) -> Entry:
-        """Note that an entry is whole."""
-        done = replace(entry, at=time_ns() // 1000)
-        self._part(entry).replace(MANIFEST, msgspec.json.encode(replace(done, directory="")))
-        return replace(done, directory=self._part(entry).url)
-
-    def _part(self, entry: Entry) -> PartOfStore:
-        return PartOfStore(self.store, f"{ATTIC}/{entry.id}", self._may_write)
-
-    def _ids(self) -> set[str]:
-        return {found.key.split("/")[2] for found in self.store.list(ATTIC)}
-
-    def _entries(self, name: str) -> list[Entry]:
-        """Return the entries of a table, also those that are not whole."""
-        ids = sorted(one for one in self._ids() if f"-{name}" in one)
-        found = [entry for one in ids if (entry := self._read(one)) is not None]
-        return [entry for entry in found if entry.table == name]
-
-    def _read(self, identity: str) -> Entry | None:
-        """Return an entry by its id; None = nobody can say what it is."""
-        key = f"{ATTIC}/{identity}/{MANIFEST}"
-        try:
-            found = msgspec.json.decode(self.store.read(key), type=Entry)
-        except (ObjectMissingError, msgspec.MsgspecError):
-            return None
-        return replace(found, id=identity, directory=self.store.url_of(f"{ATTIC}/{identity}"))
+        self._attic.forget(entry)
 
     # -- copies ------------------------------------------------------------------------------------
 
-    def bring_back(self, name: str, to: Path) -> None:
-        """As `Lake.bring_back`: it is read from the bucket."""
-        table = self.table(name)
-        in_parallel(lambda found: bring_down(table, found, to / found.key), [*table.list()])
-        sync_tree(to)
+    def back_up(self, name: str, mark: str, why: str, attic: Path) -> None:
+        """As `Lake.back_up`: in the lake's own attic, by copies in the bucket."""
+        kept = {(one.kind, one.mark) for one in self._attic.whole(name)}
+        if (Kind.BACKUP, mark) not in kept:
+            self._attic.keep(name, kind=Kind.BACKUP, table=name, mark=mark, why=why)
 
     def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """As `Lake.bring_own`: what has path and size is read from the bucket, not from a site."""
@@ -316,12 +211,3 @@ class BucketLake:
 def attic_key(name: str, mark: str) -> str:
     """Return where a dropped table is, below its lake."""
     return f"{ATTIC}/{entry_id(Kind.DROPPED, name, mark)}/{CONTENT}"
-
-
-def in_order(keys: Iterable[str]) -> list[list[str]]:
-    """Return the keys of a table as they are removed: data, the rest of the log, commits."""
-    parts: list[list[str]] = [[], [], []]
-    for key in sorted(keys):
-        is_commit = is_in_log(key) and bool(commits_among([key.rpartition("/")[2]]))
-        parts[2 if is_commit else int(is_in_log(key))].append(key)
-    return parts

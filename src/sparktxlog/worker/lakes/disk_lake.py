@@ -10,7 +10,7 @@ from typing import Any
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.delta.log_files import commit_path
 from sparktxlog.errors import ApplyError
-from sparktxlog.files.durability import move_durably, place_durably, place_tree
+from sparktxlog.files.durability import move_durably, place_durably
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.settling import settle, undo_torn
@@ -114,9 +114,12 @@ class DiskLake:
         """As `Lake.forget`."""
         Attic.of_lake(self.root).remove(entry)
 
-    def bring_back(self, name: str, to: Path) -> None:
-        """As `Lake.bring_back`."""
-        place_tree(self.root / name, to)
+    def back_up(self, name: str, mark: str, why: str, attic: Path) -> None:
+        """As `Lake.back_up`: by second names, or copies."""
+        place, kind = Attic(attic), Kind.BACKUP
+        # What was kept already stays: after a crash the lake may hold new files.
+        if place.newest(kind, name, mark) is None:
+            place.keep(self.root / name, kind=kind, table=name, mark=mark, why=why)
 
     def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """As `Lake.bring_own`: a copy looks into the table itself."""

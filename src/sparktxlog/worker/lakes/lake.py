@@ -16,7 +16,7 @@ from sparktxlog.worker.lakes.payload_files import PayloadFiles
 class Lake(Protocol):
     """The tables of a replica, by name; methods block.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         LockedError: Another worker has the lake by now; nothing was changed (definite).
         StorageError: As `Store`.
         OSError: The disk fails.
@@ -108,8 +108,15 @@ class Lake(Protocol):
     def forget(self, entry: Entry) -> None:
         """Remove an entry of the attic for ever."""
 
-    def bring_back(self, name: str, to: Path) -> None:
-        """Give a new directory of this machine what a table consists of; perhaps as links."""
+    def back_up(self, name: str, mark: str, why: str, attic: Path) -> None:
+        """Keep the files of a table before a copy replaces it, once for each mark.
+
+        Args:
+            attic: Directory for what lies on a disk.
+
+        Raises:
+            OSError, StorageError: They are not kept; repeat it.
+        """
 
     def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:
         """Bring own files of a table to where a copy looks for what is here already.

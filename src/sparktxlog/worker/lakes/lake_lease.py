@@ -1,4 +1,4 @@
-"""The lock of a lake in a bucket: an object that its holder writes anew again and again.
+"""The lock of a lake in a bucket: an object that its holder writes again and again.
 
 Nobody can lock an object of a bucket.  So the holder of a lake exchanges `_sparktxlog/lock` every
 few seconds, on the condition that it still has the mark of its last exchange.  Who finds an object

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from sparktxlog.attic.bucket_attic import BucketAttic
+from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
 from sparktxlog.errors import LockedError, NotOfferedError
 from sparktxlog.files.stores.opening import store_at
-from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.model.ids import local_path
@@ -102,8 +101,12 @@ def payloads_at(payloads: str) -> PayloadFiles:
 
 def attic_of(lake: str) -> BucketAttic:
     """Return the attic of a lake in a bucket, as the environment of this process says."""
-    store = bucket_at(lake)
-    return BucketAttic(PartOfStore(store, ATTIC), store)
+    return BucketAttic(bucket_at(lake), ATTIC)
+
+
+def attic_of_commit_tables(url: str) -> BucketAttic:
+    """Return the attic of commit tables in a bucket, as the environment of this process says."""
+    return BucketAttic(bucket_at(url, "commit-table-url"), OF_COMMIT_TABLES)
 
 
 def lake_at(lake: str | Path) -> Lake:

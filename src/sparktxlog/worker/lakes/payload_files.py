@@ -27,14 +27,11 @@ from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.transactions.operation import StagedFile
 
-#: A bucket copies no more by one request.
-_MOST_COPIED = 5 << 30
-
 
 class PayloadFiles(Protocol):
     """The files of a payload store, to be read; methods block.
 
-    Errors of all methods, besides those that they name:
+    Errors of all methods, in addition to those that they name:
         StorageError: As `Store`.
         OSError: The disk fails.
     """
@@ -174,11 +171,11 @@ class StagedInBucket:
                 copy.write(block)
 
     def put(self, file: StagedFile, into: PartOfStore, key: str) -> Created:
-        """As `PayloadFiles.put`: a copy within the bucket, of up to 5 GiB; else it travels."""
-        found = self._found(file)
+        """As `PayloadFiles.put`: a copy within the bucket, where it is there; else it travels."""
+        self._found(file)
         source, target = self.store.url_of(file.path), into.url_of(key)
         in_bucket = f"{self.bucket.url}/"
-        if target.startswith(in_bucket) and found.size_bytes <= _MOST_COPIED:
+        if target.startswith(in_bucket):
             into.may_write()
             with suppress(ObjectMissingError):
                 return self.bucket.copy(

@@ -12,13 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparktxlog.delta.log_files import in_order
 from sparktxlog.errors import ApplyError, InvalidRequestError, StorageError
 from sparktxlog.files.durability import move_durably, storing, sync_tree
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.files.stores.whole_files import bring_down, in_parallel
 from sparktxlog.model.buckets import bucket_url, whole_bucket
-from sparktxlog.worker.lakes.bucket_lake import attic_key, in_order
+from sparktxlog.worker.lakes.bucket_lake import attic_key
 from sparktxlog.worker.tables.places_of_tables import store_of_job
 
 
@@ -68,7 +69,7 @@ class BucketRowRelease:
         if f"{found.prefix}/".startswith(f"{root.prefix}/" if root.prefix else ""):
             raise InvalidRequestError(
                 f"{target} is in the lake of this site's worker",
-                hint="Name a prefix beside it: what is in the lake is the worker's.",
+                hint="Name a prefix next to it: what is in the lake is the worker's.",
                 field="path",
                 value=target,
             )
@@ -76,7 +77,7 @@ class BucketRowRelease:
             if f"{found.url}/".startswith(f"{other}/"):
                 raise InvalidRequestError(
                     f"{target} is in {other}, where the node removes what it does not know",
-                    hint="Name a prefix beside it.",
+                    hint="Name a prefix next to it.",
                     field="path",
                     value=target,
                 )

@@ -109,7 +109,7 @@ def release(
     if path is not None and bucket_url(path, "path") is not None:
         if table.kind is TableKind.ROW_TABLE:
             return _of_rows(table, node, path, drop_rows, applied)
-        with closing(CatalogLink.beside(node)) as link:
+        with closing(CatalogLink.to_same_node(node)) as link:
             return release_in_bucket(link, table.name, path, drop=drop, keep_features=keep_features)
     target = None if path is None else Path(local_path(path)).absolute()
     if target is not None and os.path.lexists(target):
@@ -122,7 +122,7 @@ def release(
         raise InvalidRequestError(
             f"no directory is given for commit table {table.name!r}", field="path"
         )
-    with closing(CatalogLink.beside(node)) as link:
+    with closing(CatalogLink.to_same_node(node)) as link:
         return release_commits(link, table.name, target, drop=drop, keep_features=keep_features)
 
 

@@ -167,7 +167,7 @@ class TwinDrafts:
         found = self._drafts.get(full_table_name(name).lower())
         if found is None:
             try:
-                with closing(CatalogLink.beside(self._home)) as link:
+                with closing(CatalogLink.to_same_node(self._home)) as link:
                     shown = link.load(name)
             except (UnknownSchemaError, UnknownTableError) as error:
                 raise UnknownTableError(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,53 @@ def test_too_large_a_file_is_refused(store: BucketStore, monkeypatch: pytest.Mon
         store.in_parts().create("a", b"large")
     store.in_parts().replace("a", b"large")
     assert store.read("a") == b"large"
+
+
+def test_what_no_request_copies_travels_in_pieces(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses to copy an object of more than 5 GiB, by 400 and a text."""
+    asked = list[str]()
+
+    def refuse(client: Any, source: str, target: str, **_: Any) -> None:
+        asked.append(target)
+        raise GenericError("status code: 400 InvalidRequest: copy source is larger")
+
+    monkeypatch.setattr(obstore, "copy", refuse)
+    store.create("a", b"large")
+    with pytest.raises(StorageError, match="memory://bucket/b"):
+        store.copy("a", "b")
+    assert store.find("b") is None, "it is not too large, so something else was wrong"
+    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    assert store.copy("a", "b") is Created.NEW
+    assert store.read("b") == b"large" == store.read("a")
+    assert store.copy("a", "b") is not Created.OTHER, "it may be repeated"
+    store.replace("b", b"other")
+    assert store.copy("a", "b") is Created.OTHER
+    assert store.read("b") == b"other"
+    assert asked == ["b"] * 4
+
+
+def test_a_copy_that_ends_early_puts_no_part_of_an_object(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    monkeypatch.setattr(obstore, "copy", lambda *_, **__: _raising(GenericError("400"))())
+    content = os.urandom(20 << 20)
+    store.replace("a", content)
+    pieces = store._pieces
+
+    def cut(*arguments: Any) -> Any:
+        yield from islice(pieces(*arguments), 12)
+        raise StorageError("the store went away")
+
+    monkeypatch.setattr(store, "_pieces", cut)
+    with pytest.raises(StorageError, match="went away"):
+        store.copy("a", "b")
+    assert store.find("b") is None
+    monkeypatch.setattr(store, "_pieces", pieces)
+    assert store.copy("a", "b") is Created.NEW
+    assert store.read("b") == content
 
 
 def test_an_object_that_is_replaced_while_it_is_read_is_not_mixed(

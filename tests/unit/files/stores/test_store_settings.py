@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -31,6 +33,53 @@ def test_an_endpoint_of_the_environment_is_a_url(
         store_at("s3://bucket/x", StoreSettings.of_environment())
     assert "secret" not in str(caught.value) and caught.value.fields["key"] == name
     store_at("s3://bucket/x", StoreSettings(endpoint="https://host:9000"))
+
+
+@pytest.mark.parametrize("name", ["AWS_SERVER_SIDE_ENCRYPTION", "AWS_SSE_CUSTOMER_KEY_BASE64"])
+def test_keys_that_each_request_brings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Other processes of the site would read nothing."""
+    monkeypatch.setenv(name, "SSE-C")
+    for settings in (StoreSettings(), StoreSettings(endpoint="https://host:9000")):
+        with pytest.raises(ConfigError, match=r"\(SSE-C\) are not supported"):
+            store_at("s3://bucket/x", settings)
+    store_at("abfss://container@account.dfs.core.windows.net/x", StoreSettings())
+
+
+def test_what_the_environment_says_of_payer_and_key_is_in_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = list[tuple[str, str | None, str | None]]()
+
+    class Answers(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            payer, key = "x-amz-request-payer", "x-amz-server-side-encryption-aws-kms-key-id"
+            seen.append((self.command, self.headers.get(payer), self.headers.get(key)))
+            self.send_response(200)
+            for name, value in (("ETag", '"x"'), ("Content-Length", "0")):
+                self.send_header(name, value)
+            self.send_header("Last-Modified", "Mon, 02 Jan 2023 00:00:00 GMT")
+            self.end_headers()
+
+        do_PUT = do_HEAD = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("AWS_REQUEST_PAYER", "requester")
+    monkeypatch.setenv("AWS_SERVER_SIDE_ENCRYPTION", "aws:kms")
+    monkeypatch.setenv("AWS_SSE_KMS_KEY_ID", "a-key")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url, keys = f"http://127.0.0.1:{server.server_port}", S3Keys("k", "s", "")
+        settings = StoreSettings(endpoint=url, region="x", allow_http=True, keys=keys)
+        store = store_at("s3://bucket/x", settings)
+        store.create("a", b"x")
+        store.find("a")
+        server.shutdown()
+    assert seen == [("PUT", "requester", "a-key"), ("HEAD", "requester", None)]
 
 
 def test_a_variable_that_cannot_be_read_is_refused_without_its_value(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Generator, Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.attic.attic import Kind
+from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.errors import (
     ConfigError,
@@ -152,33 +152,33 @@ def test_a_name_in_the_payload_store_never_has_a_part_of_a_file(
 
 
 def test_bytes_that_differ_go_to_the_attic_and_the_log_s_are_placed(
-    places: BucketPlaces, store: Watched, tmp_path: Path
+    places: BucketPlaces, store: Watched
 ) -> None:
     store.create(f"{TABLE}/{PART}", b"others")
     places.place(TABLE, {PART: ROWS})
     assert store.read(f"{TABLE}/{PART}") == ROWS
-    (entry,) = Attic.of_commit_tables(tmp_path / "local").entries(Kind.FILES, TABLE)
-    assert (Path(entry.directory) / "content" / PART).read_bytes() == b"others"
+    (entry,) = BucketAttic(store, OF_COMMIT_TABLES).entries(Kind.FILES, TABLE)
+    assert entry.at and store.read(f".attic/{entry.id}/content/{PART}") == b"others"
+    store.replace(f"{TABLE}/{PART}", b"other ones")
+    places.set_aside(TABLE, PART)
+    places.set_aside(TABLE, PART)  # there is none any more
+    assert store.find(f"{TABLE}/{PART}") is None
+    assert store.read(f".attic/{entry.id}/content/{PART}.2") == b"other ones"
 
 
-def test_what_was_set_aside_is_durable_before_it_leaves_the_bucket(
+def test_what_is_set_aside_is_in_the_attic_before_it_leaves_its_place(
     places: BucketPlaces, store: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.create(f"{TABLE}/{PART}", b"others")
-    steps, fsync, remove = list[str](), os.fsync, store.remove
+    aside, remove = f".attic/files-{TABLE}/content/{PART}", store.remove
 
-    def note(descriptor: int) -> None:
-        steps.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
-        fsync(descriptor)
-
-    def noted(keys: Iterable[str]) -> None:
-        steps.append("removed")
+    def looks(keys: Iterable[str]) -> None:
+        assert store.read(aside) == b"others"
         remove(keys)
 
-    monkeypatch.setattr(os, "fsync", note)
-    monkeypatch.setattr(store, "remove", noted)
+    monkeypatch.setattr(store, "remove", looks)
     places.set_aside(TABLE, PART)
-    assert PART in steps[: steps.index("removed")]
+    assert store.find(f"{TABLE}/{PART}") is None
 
 
 def test_a_version_is_published_once(places: BucketPlaces, store: Watched) -> None:
@@ -242,28 +242,41 @@ def test_a_node_that_leaves_its_history_moves_all_tables(
 ) -> None:
     places.publish(TABLE, 0, b"{}")
     places.keep_commits(TABLE, None)
-    places.set_all_aside("fork-7")
-    places.set_all_aside("fork-7")
-    keys = sorted(found.key for found in store.list())
+    places.set_all_aside("act-7")
+    places.set_all_aside("act-7")
+    keys = {found.key for found in store.list() if "/content/" in found.key}
     commit = commit_file_name(0)
-    assert keys == [
-        f".forks/fork-7/.commits/{TABLE}/{commit.rpartition('/')[2]}",
-        f".forks/fork-7/{TABLE}/{commit}",
-    ]
-    (entry,) = Attic.of_commit_tables(tmp_path / "local").entries(Kind.FORK)
-    assert ".forks/fork-7" in (Path(entry.directory) / "content/in-the-bucket.txt").read_text()
+    assert keys == {
+        f".attic/fork-act-7/content/{TABLE}/{commit.rpartition('/')[2]}",
+        f".attic/fork-{TABLE}-act-7/content/{commit}",
+    }
+    entries = BucketAttic(store, OF_COMMIT_TABLES).entries(Kind.FORK)
+    assert {entry.table for entry in entries} == {"", TABLE}
+    assert not (tmp_path / "local" / ".attic").exists()
+    assert store.opened == [], "nothing is downloaded to be set aside"
 
 
 def test_what_changed_between_two_attempts_to_leave_is_kept_twice(
-    places: BucketPlaces, store: Watched
+    places: BucketPlaces, store: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, aside = f"{TABLE}/{PART}", f".forks/fork-7/{TABLE}/{PART}"
+    key, aside = f"{TABLE}/{PART}", f".attic/fork-{TABLE}-act-7"
     store.create(key, b"first")
-    store.copy(key, aside)  # and then the node was killed
-    store.replace(key, b"second")
-    places.set_all_aside("fork-7")
+    remove, removed = DiskStore.remove, list[str]()
+
+    def killed(self: DiskStore, keys: Iterable[str]) -> None:
+        removed.extend(keys)
+        raise StoreUnavailableError("killed here")
+
+    monkeypatch.setattr(DiskStore, "remove", killed)
+    with pytest.raises(StoreUnavailableError):
+        places.set_all_aside("act-7")
+    monkeypatch.setattr(DiskStore, "remove", remove)
+    assert removed == [key]
+    store.replace(key, b"another")
+    places.set_all_aside("act-7")
     assert store.find(key) is None
-    assert (store.read(aside), store.read(f"{aside}.2")) == (b"first", b"second")
+    found = [store.read(f"{one}/content/{PART}") for one in (aside, f"{aside}-2")]
+    assert found == [b"first", b"another"]
 
 
 def test_the_newest_checkpoint_can_be_read_here(places: BucketPlaces, store: Watched) -> None:
