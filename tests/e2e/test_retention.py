@@ -187,9 +187,9 @@ def images_go_that_the_log_has_outlived(node: NodeProcess, kept_after: int, end:
     """Have the command remove what no replay can begin from."""
     store = DiskImages(node.directory / "images")
     log_id = call(f"{node.url}/v1/info")["log_id"]
-    with store.writing():
+    with store.writing() as writer:
         for position in (1, kept_after - 1, kept_after, end):
-            store.add(
+            writer.add(
                 Image(
                     name=f"at{position}",
                     created_at=position,

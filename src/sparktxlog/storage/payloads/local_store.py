@@ -20,6 +20,7 @@ from typing import BinaryIO
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.durability import (
+    move_durably,
     replace_file,
     storing,
     sync_or_rewrite,
@@ -91,7 +92,7 @@ class LocalPayloadStore(Arrivals, PayloadStore):
                 for one in below:
                     del self._verified[one]
             try:
-                path.rename(target)
+                move_durably(path, target)
             except FileNotFoundError:
                 return None
         return target
