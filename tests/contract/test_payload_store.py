@@ -293,6 +293,7 @@ def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
 
     def looked(key: str) -> Found | None:
         found = find(key)
+        monkeypatch.setattr(store._store, "find", find)  # upkeep looks, too
         monkeypatch.setattr(BucketPayloads, "_turn", noted)
         upkeep.start()
         assert waiting.wait(30)
@@ -300,7 +301,6 @@ def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
 
     monkeypatch.setattr(store._store, "find", looked)
     store.verify(file)
-    monkeypatch.setattr(store._store, "find", find)
     upkeep.join(30)
     assert removed == [0]
     assert store.has(file)
@@ -333,8 +333,9 @@ def test_bytes_from_before_the_bucket_are_counted(
     store, content = bucket_of(request, tmp_path), parquet_bytes()
     store.fetch(staged_of(NAME, content), lambda offset: [content[offset:]])
     (store.root / "earlier").mkdir()
+    before = upkeep_of(store).size_bytes()
     (store.root / "earlier" / "part-0.parquet").write_bytes(content)
-    assert upkeep_of(store).size_bytes() == 2 * len(content)
+    assert upkeep_of(store).size_bytes() - before == len(content) < before
 
 
 def test_what_others_have_in_the_prefix_is_not_removed(

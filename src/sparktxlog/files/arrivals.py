@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
+from secrets import token_hex
 from time import monotonic
 from typing import BinaryIO, Protocol
 
@@ -387,6 +388,33 @@ class Arrivals:
             if len(self._verified) >= _REMEMBERED:
                 del self._verified[next(iter(self._verified))]
             self._verified[path] = (mark, digest, monotonic())
+
+    def take_away(self, top: str, seconds: float) -> Path | None:
+        """Take what is at the top of the root out of reach, unless a submit may be under way.
+
+        A submit finds its files before this, and keeps them, or does not find them.
+
+        Args:
+            seconds: For so long after a file was verified, a submit may be.
+
+        Returns:
+            Where it is now, to be removed; None: it stays, or is gone.
+        """
+        path = self.root / top
+        target, since = self.root / INCOMING / f"removed-{token_hex(8)}", monotonic() - seconds
+        with self._confirming, storing(path):
+            with self._lock:
+                begin = f"{path}/"
+                below = [one for one in self._verified if one == path or str(one).startswith(begin)]
+                if any(self._verified[one][2] > since for one in below):
+                    return None
+                for one in below:
+                    del self._verified[one]
+            try:
+                path.rename(target)
+            except FileNotFoundError:
+                return None
+        return target
 
     def forget(self, path: Path) -> None:
         """Forget that a file was verified: it is removed."""

@@ -13,20 +13,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
-from secrets import token_hex
-from time import monotonic
 from typing import BinaryIO
 
 from sparktxlog.errors import ManifestMismatchError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.durability import (
-    move_durably,
     replace_file,
     storing,
     sync_or_rewrite,
     sync_parents,
 )
-from sparktxlog.files.foreign_files import INCOMING, ForeignFile
+from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.parquet_files import count_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
@@ -69,33 +66,6 @@ class LocalPayloadStore(Arrivals, PayloadStore):
 
     def sendable(self, file: StagedFile) -> ForeignFile:
         return ForeignFile(self.place, file.path)
-
-    def take_away(self, top: str, seconds: float) -> Path | None:
-        """Take what is at the top of the root out of reach, unless a submit may be under way.
-
-        A submit finds its files before this, and keeps them, or does not find them.
-
-        Args:
-            seconds: For so long after a file was verified, a submit may be.
-
-        Returns:
-            Where it is now, to be removed; None: it stays, or is gone.
-        """
-        path = self.root / top
-        target, since = self.root / INCOMING / f"removed-{token_hex(8)}", monotonic() - seconds
-        with self._confirming, storing(path):
-            with self._lock:
-                begin = f"{path}/"
-                below = [one for one in self._verified if one == path or str(one).startswith(begin)]
-                if any(self._verified[one][2] > since for one in below):
-                    return None
-                for one in below:
-                    del self._verified[one]
-            try:
-                move_durably(path, target)
-            except FileNotFoundError:
-                return None
-        return target
 
     def forget_verified(self, relative: str) -> None:
         """Make the next `verify` of a file read it again."""
