@@ -181,8 +181,8 @@ class NodeConfig:
     )
     store_vend_role: str = Setting(read_role, "")(
         "ARN of a role whose sessions the catalog gives to clients as credentials for a table of "
-        "commit-table-url, each for the prefix of one table (docs/store-access.md); default: it gives "
-        "none."
+        "commit-table-url, each for the prefix of one table (docs/store-access.md); default: it "
+        "gives none."
     )
     store_vend_time: int = Setting(ranged(900, 43_200, whole=True), 3_600)(
         "Seconds that such credentials last; clients get new ones before they end."

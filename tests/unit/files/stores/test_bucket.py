@@ -215,7 +215,7 @@ def test_what_no_request_copies_travels_in_pieces(
     with pytest.raises(StorageError, match="memory://bucket/b"):
         store.copy("a", "b")
     assert store.find("b") is None, "it is not too large, so something else was wrong"
-    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    monkeypatch.setattr(bucket, "MOST_COPIED", 4)
     assert store.copy("a", "b") is Created.NEW
     assert store.read("b") == b"large" == store.read("a")
     assert store.copy("a", "b") is not Created.OTHER, "it may be repeated"
@@ -228,7 +228,7 @@ def test_what_no_request_copies_travels_in_pieces(
 def test_a_copy_that_ends_early_puts_no_part_of_an_object(
     store: BucketStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket, "_MOST_COPIED", 4)
+    monkeypatch.setattr(bucket, "MOST_COPIED", 4)
     monkeypatch.setattr(obstore, "copy", lambda *_, **__: _raising(GenericError("400"))())
     content = os.urandom(20 << 20)
     store.replace("a", content)
