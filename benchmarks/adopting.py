@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -68,8 +69,8 @@ def _in_turn(spark: SparkSession, log: TxLog, source: str, turns: int) -> dict[s
         acts: dict[str, Callable[[], object]] = {
             "scan": lambda: _read(spark, source).write.format("noop").mode("overwrite").save(),
             "signature": lambda: signature_of(_read(spark, source), definition),
-            "adopt": lambda turn=turn: log.adopt_table(f"plain{turn}", source),
-            "keys": lambda turn=turn: log.adopt_table(f"keyed{turn}", source, keys=["id"]),
+            "adopt": partial(log.adopt_table, f"plain{turn}", source),
+            "keys": partial(log.adopt_table, f"keyed{turn}", source, keys=["id"]),
         }
         for name, act in acts.items():
             begin = time.perf_counter()

@@ -45,7 +45,7 @@ def _staged(short: bool) -> list[Figure]:
         data = frame(spark, 100_000)
         for _ in range(appends):
             receipt = log.append("staged", data)
-        cluster.wait_published("A", receipt.position)
+        cluster.wait_published("A", receipt.position or 0)
         begin = time.perf_counter()
         _apply(spark, url)
         seconds = time.perf_counter() - begin

@@ -31,7 +31,7 @@ def run(short: bool) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory:
         grants = str(write_grants(Path(directory)))
         settings = {"client-token": _CLIENT, "grants-file": grants}
-        with Cluster(Path(directory), **settings) as cluster:
+        with Cluster(Path(directory), "ABC", None, **settings) as cluster:
             return asyncio.run(_measure(cluster, *((1, 20) if short else (2, 60))))
 
 

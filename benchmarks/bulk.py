@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.cluster import Cluster
 from benchmarks.results import Figure, beside
 from benchmarks.sparks import COLUMNS, frame, session
-from sparktxlog import Client, connect
+from sparktxlog import Client, Receipt, connect
 
 
 def run(short: bool) -> list[Figure]:
@@ -27,7 +28,7 @@ def run(short: bool) -> list[Figure]:
         target = str(Path(directory) / "plain")
         times: dict[str, list[float]] = {"delta": [], "accepted": [], "ordered": []}
         for turn in range(repeat + 1):
-            acts = {
+            acts: dict[str, Callable[[], Receipt | None]] = {
                 "delta": lambda: data.write.format("delta").mode("append").save(target),
                 "accepted": lambda: log.append("bulk", data, level="accepted"),
                 "ordered": lambda: log.append("bulk", data, level="ordered"),
@@ -37,8 +38,8 @@ def run(short: bool) -> list[Figure]:
                 receipt = act()
                 if turn:  # the first turn warms up
                     times[name].append(time.perf_counter() - begin)
-                if name == "accepted":
-                    client.wait(receipt.transaction_id, "ordered")
+                if name == "accepted" and receipt is not None:
+                    client.wait(receipt, "ordered")
     medians = {name: sorted(values)[len(values) // 2] for name, values in times.items()}
     peer = "plain Delta append by Spark"
     return [

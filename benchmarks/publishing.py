@@ -42,7 +42,7 @@ def _measure(seconds: float, limit_s: float) -> tuple[float, float]:
     share = rows_of(20 * _BATCH)
     with (
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
-        Cluster(Path(directory), **{"publish-lag-limit": limit_s}) as cluster,
+        Cluster(Path(directory), "ABC", None, **{"publish-lag-limit": limit_s}) as cluster,
     ):
         # Who is held up repeats its batch, for as long as it takes.
         clients = [Client(url, timeout=600) for url in cluster.urls.values()]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from delta.tables import DeltaTable
@@ -131,7 +132,7 @@ def run(short: bool) -> list[Figure]:
             rows = load.rows(table, 0, count)
             log.create_table(table, rows.schema, keys=keys)
             receipt = log.append(table, rows)
-        cluster.wait_published("A", receipt.position)
+        cluster.wait_published("A", receipt.position or 0)
         apply(spark, url)
         lake = Path(cluster.get("A", "/v1/info")["lake_root"])
         refreshes, twins = load.refreshes(), Path(directory) / "twins"
@@ -145,7 +146,7 @@ def run(short: bool) -> list[Figure]:
                 position = _through_the_log(log, one)
             cluster.wait_published("A", position)
             ours = apply(spark, url)
-            peer = _timed(lambda writes=writes: _plainly(spark, twins, writes))
+            peer = _timed(partial(_plainly, spark, twins, writes))
         for table in _TABLES:
             left = spark.read.format("delta").load(str(twins / table))
             if log.table(table).exceptAll(left).count() or log.table(table).count() != left.count():

@@ -94,7 +94,7 @@ def _staged(short: bool) -> list[Figure]:
             receipt = log.append("staged", data)
             data.write.format("delta").mode("append").save(source)
         data.unpersist()
-        cluster.wait_published("A", receipt.position)
+        cluster.wait_published("A", receipt.position or 0)
         ours = apply(spark, url)
         peer = _stream(spark, Path(source), Path(directory) / "copy")
         count = log.table("staged").count()

@@ -97,6 +97,7 @@ def _add_catalogs(spark: SparkSession, directory: Path, urls: dict[str, str]) ->
     jar = directory / "plugin.jar"
     make_plugin(jar)
     jvm = spark.sparkContext._jvm
+    assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
     for name, url in urls.items():

@@ -22,6 +22,7 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     CatalogConfig,
     CredentialsAnswer,
     MetastoreAnswer,
+    ShownTable,
     listed_table,
     loaded_table,
     schema_answer,
@@ -55,7 +56,7 @@ class StandIn(ThreadingHTTPServer):
         """Return a place for a new table."""
         uuid = str(uuids.uuid4())
         (self.root / uuid).mkdir(parents=True)
-        return staging_answer(uuid, f"file:{self.root / uuid}")
+        return staging_answer(uuid, f"file:{self.root / uuid}", ())
 
     def create(self, body: Any) -> Any:
         """Make a table of what was written at its place."""
@@ -80,7 +81,13 @@ class StandIn(ThreadingHTTPServer):
 
 
 def _loaded(table: _Table) -> Any:
-    return loaded_table(table.uuid, f"file:{table.directory}", table.state)
+    return loaded_table(_shown(table))
+
+
+def _shown(table: _Table, name: str = "") -> ShownTable:
+    return ShownTable(
+        name=name, uuid=table.uuid, location=f"file:{table.directory}", placed=table.state
+    )
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -135,8 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return _loaded(server.tables[name])
             case name, "tables":
                 table = server.tables[name.rpartition(".")[2]]
-                full, place = name.partition(".")[2], f"file:{table.directory}"
-                return listed_table("tx", full, table.uuid, place, table.state)
+                return listed_table("tx", _shown(table, name.partition(".")[2]))
         return 404
 
 

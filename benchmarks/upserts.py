@@ -68,7 +68,7 @@ class _Pair:
             part = frame(self._spark, min(_PART, total), first)
             receipt = self._log.append(self._name, part)
             part.unpersist()
-        self._cluster.wait_published("A", receipt.position)
+        self._cluster.wait_published("A", receipt.position or 0)
         apply(self._spark, self._cluster.urls["A"])
 
     def measured(self, count: int, total: int, number: int) -> tuple[float, float]:
@@ -78,7 +78,7 @@ class _Pair:
         # Under a name of its own: Spark remembers the versions of a table by its path.
         twin = _twin(self._table, self._directory / f"twin-{self._name}-{count}-{number}")
         receipt = self._log.upsert(self._name, rows)
-        self._cluster.wait_published("A", receipt.position)
+        self._cluster.wait_published("A", receipt.position or 0)
         peer = _merge(spark, twin, rows) if number % 2 else 0.0
         ours = apply(spark, self._cluster.urls["A"])
         peer = peer or _merge(spark, twin, rows)

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 
 from deltalake import DeltaTable
+from pyspark.sql import DataFrame
 
 from benchmarks.cluster import Cluster
 from benchmarks.results import Figure, beside
 from benchmarks.sparks import COLUMNS, frame, session
-from sparktxlog import connect
+from sparktxlog import TxLog, connect
 
 JOB = Path(__file__).resolve().parent.parent / "jobs" / "apply.py"
 
@@ -49,7 +50,7 @@ def run(short: bool) -> list[Figure]:
     return figures
 
 
-def _ours(cluster: Cluster, log, table: str, data, repeat: int) -> float:
+def _ours(cluster: Cluster, log: TxLog, table: str, data: DataFrame, repeat: int) -> float:
     log.create_table(table, COLUMNS)
     worker = subprocess.Popen(
         [sys.executable, str(JOB), "--url", cluster.urls["B"], "--follow"],
@@ -70,7 +71,7 @@ def _ours(cluster: Cluster, log, table: str, data, repeat: int) -> float:
     return statistics.median(times)
 
 
-def _stream(source: str, target: str, data, rows: int, repeat: int) -> float:
+def _stream(source: str, target: str, data: DataFrame, rows: int, repeat: int) -> float:
     data.write.format("delta").save(source)
     peer = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.stream_peer", source, target],

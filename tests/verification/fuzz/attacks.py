@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ _MIB = 1 << 20
 _GET = b"GET /livez HTTP/1.1\r\nhost: 127.0.0.1\r\n"
 _POST = b"POST /v1/transactions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
-Attack = Callable[[int], Awaitable[None]]
+Attack = Callable[[int], Coroutine[Any, Any, None]]
 
 
 async def _send(port: int, *parts: bytes, wait_s: float = 20.0) -> bytes:

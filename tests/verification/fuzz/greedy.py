@@ -19,9 +19,10 @@ import os
 import sys
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from tests.support.delta_writer import API, path_of
@@ -35,7 +36,7 @@ ADDRESS = "127.0.0.66"
 _MIB = 1 << 20
 _DIGEST = sha256(b"").hexdigest()
 
-Attack = Callable[["Attacker"], Awaitable[None]]
+Attack = Callable[["Attacker"], Coroutine[Any, Any, None]]
 
 
 def write_grants(directory: Path) -> Path:
