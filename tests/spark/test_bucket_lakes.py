@@ -112,6 +112,7 @@ def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites, story: dict
     assert len(dropped) == 1 and min(dropped).startswith("dropped-gone-")
 
 
+@pytest.mark.faults
 def test_a_killed_worker_goes_on_exactly_once(sites: Sites) -> None:
     sites.run("die", -signal.SIGKILL)
     found = sites.run("go-on")

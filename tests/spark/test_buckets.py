@@ -107,6 +107,7 @@ def test_sql_at_two_sites_writes_one_table_in_two_buckets(said: dict[str, Any]) 
         assert site["file"].startswith((f"s3://{BUCKET}/{name}/", f"s3a://{BUCKET}/{name}/"))
 
 
+@pytest.mark.thorough
 def test_tables_in_buckets_are_maintained_and_change_together(sites: Sites) -> None:
     found = sites.run("bucket_upkeep_job.py", f"s3://{BUCKET}", *sites.urls)
     stores = [sites.server.store(name) for name in "AB"]
