@@ -93,9 +93,12 @@ class BucketAttic:
         part.replace(MOVING, b"")
         if not entry.at:
             entry = self._filled(entry, source)
+        # What came after the copies stays: it has none.
+        below = f"{CONTENT}/"
+        kept = {found.key.removeprefix(below) for found in part.list(CONTENT)}
         # While a commit is there, the table is: a repetition goes on.  The keys of one request go
         # in any order, so commits have one of their own.
-        for gone in self._in_order(found.key for found in source.list()):
+        for gone in self._in_order(found.key for found in source.list() if found.key in kept):
             source.remove(gone)
         part.remove([MOVING])
         return entry
