@@ -188,7 +188,6 @@ ELSEWHERE = {
     "worker/backup/image.py": "unit/worker/backup/test_imaging.py",
     "worker/backup/image_store.py": "contract/test_images.py",
     "worker/backup/bucket_images.py": "contract/test_images.py",
-    "attic/bucket_attic.py": "contract/test_attics.py",
     "worker/backup/bucket_restoring.py": "contract/test_images.py",
     "worker/backup/restoring.py": "unit/worker/backup/test_imaging.py",
     "worker/copy/donor_fetcher.py": "unit/files/test_donor_fetcher.py",

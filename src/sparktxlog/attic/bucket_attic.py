@@ -16,7 +16,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -49,6 +49,12 @@ OF_LAKE, OF_COMMIT_TABLES = "_sparktxlog/attic", ".attic"
 
 def _nothing() -> None:
     pass
+
+
+def _ids_of(kind: Kind, table: str, mark: str) -> Iterator[str]:
+    """Yield the ids that entries of a kind, table and mark get, one after the other, for ever."""
+    wanted = entry_id(kind, table, mark)
+    return (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
 
 
 def _at_once(keys: Iterable[str]) -> list[list[str]]:
@@ -146,12 +152,18 @@ class BucketAttic:
         facts: dict[str, Any] | None = None,
     ) -> Entry:
         """Return an entry that is not there yet; an id never means another one later."""
-        wanted, taken = entry_id(kind, table, mark), self.ids()
-        ids = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
-        fresh = next(one for one in ids if one not in taken)
+        ids = _ids_of(kind, table, mark)
+        fresh = next(one for one in ids if not self._is_taken(one))
         return Entry(
             id=fresh, kind=kind, why=why, table=table, mark=mark, source=source, facts=facts or {}
         )
+
+    def _taken(self, kind: Kind, table: str, mark: str) -> Iterator[str]:
+        """Yield the ids that are taken, also by what a kill left; it lists no other entries."""
+        return takewhile(self._is_taken, _ids_of(kind, table, mark))
+
+    def _is_taken(self, identity: str) -> bool:
+        return next(self._store.list(identity), None) is not None
 
     def _moving(self, fresh: Entry) -> Entry | None:
         """Return the entry to which something was being moved when that was broken off.
@@ -159,10 +171,8 @@ class BucketAttic:
         Args:
             fresh: A new entry for it.
         """
-        wanted = entry_id(fresh.kind, fresh.table, fresh.mark)
-        for found in self._store.list():
-            identity, _, rest = found.key.partition("/")
-            if rest != MOVING or not f"{identity}-".startswith(f"{wanted}-"):
+        for identity in self._taken(fresh.kind, fresh.table, fresh.mark):
+            if self._store.find(f"{identity}/{MOVING}") is None:
                 continue
             # Without a manifest nothing is copied yet.
             entry = self._read(identity) or replace(fresh, id=identity)
@@ -231,6 +241,13 @@ class BucketAttic:
         found = [entry for one in ids if (entry := self._read(one)) is not None]
         whole = (entry for entry in found if entry.table == table and entry.at)
         return sorted(whole, key=lambda entry: (entry.at, entry.id))
+
+    def newest(self, kind: Kind, table: str, mark: str) -> Entry | None:
+        """As `Attic.newest`: the newest one that was filled."""
+        said = (kind, table, mark)
+        found = filter(None, map(self._read, self._taken(*said)))
+        whole = [one for one in found if (one.kind, one.table, one.mark) == said and one.at]
+        return max(whole, key=lambda one: one.at, default=None)
 
     def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:
         """As `Attic.entries`."""

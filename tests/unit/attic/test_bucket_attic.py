@@ -1,0 +1,49 @@
+"""The attic of tables in a bucket: what an entry costs, and what goes on after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparktxlog.attic.attic import Kind
+from sparktxlog.attic.bucket_attic import BucketAttic
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.store import Found
+
+WHY = "a copy replaces its files"
+
+
+class Listed(DiskStore):
+    """Notes which directories are listed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: list[str] = []
+
+    def list(self, prefix: str = "") -> Iterator[Found]:
+        self.asked.append(prefix)
+        return super().list(prefix)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Listed:
+    found = Listed(tmp_path / "bucket")
+    for key in ("_delta_log/0.json", "a.parquet", "b.parquet"):
+        found.create(f"t/{key}", key.encode())
+    return found
+
+
+def test_an_entry_is_made_without_a_list_of_the_others(store: Listed) -> None:
+    """They may have millions of objects, and a node that forks makes one for each table."""
+    attic = BucketAttic(store, "attic")
+    store.create("attic/dropped-other-1/content/c.parquet", b"x")
+    kept = attic.keep("t", kind=Kind.BACKUP, table="t", mark="c", why=WHY)
+    moved = attic.put("t", kind=Kind.BACKUP, table="t", mark="c", why=WHY)
+    assert (kept.id, moved.id) == ("backup-t-c", "backup-t-c-2")
+    newest = attic.newest(Kind.BACKUP, "t", "c")
+    assert newest is not None and newest.id == moved.id
+    assert attic.newest(Kind.BACKUP, "t", "d") is None
+    begins = ("t", "attic/backup-t-c", "attic/backup-t-d")
+    assert [one for one in store.asked if not one.startswith(begins)] == []
