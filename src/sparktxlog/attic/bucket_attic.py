@@ -110,9 +110,10 @@ class BucketAttic:
         return entry
 
     def keep(self, directory: str, **said: Any) -> Entry:
-        """Copy what is below a directory of the tables; arguments as in `put`."""
+        """Copy what is below a directory of the tables; repeated, it goes on; the rest as `put`."""
         source = PartOfStore(self._tables, directory, self._may_write)
-        return self._filled(self._fresh(source.url, **said), source)
+        fresh = self._fresh(source.url, **said)
+        return self._filled(self._begun(fresh) or fresh, source)
 
     def send(self, files: Mapping[str, Path], source: str, **said: Any) -> Entry:
         """Put files of this machine here: path in the entry → file; arguments as in `put`."""
@@ -165,6 +166,19 @@ class BucketAttic:
     def _is_taken(self, identity: str) -> bool:
         return next(self._store.list(identity), None) is not None
 
+    def _begun(self, fresh: Entry) -> Entry | None:
+        """Return the entry to which the same was being copied when that was broken off.
+
+        Args:
+            fresh: A new entry for it.
+        """
+        said = (fresh.kind, fresh.table, fresh.mark)
+        for entry in filter(None, map(self._read, self._taken(*said))):
+            is_begun = (entry.kind, entry.table, entry.mark) == said and not entry.at
+            if is_begun and self._compared(entry)[1]:
+                return entry
+        return None
+
     def _moving(self, fresh: Entry) -> Entry | None:
         """Return the entry to which something was being moved when that was broken off.
 
@@ -205,7 +219,11 @@ class BucketAttic:
 
         def copy(key: str) -> None:
             target = f"{entry.id}/{CONTENT}/{key}"
-            if self._copied(f"{source.directory}/{key}", target) is Created.OTHER:
+            made = self._copied(f"{source.directory}/{key}", target)
+            if made is Created.OTHER:  # of an attempt before: somebody wrote to the table since
+                self._store.remove([target])
+                made = self._copied(f"{source.directory}/{key}", target)
+            if made is Created.OTHER:
                 raise StorageError(
                     f"{self._store.url_of(target)} is not a copy of {source.url_of(key)}",
                     hint="Somebody else put an object there: move it away.",

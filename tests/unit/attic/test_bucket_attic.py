@@ -9,8 +9,9 @@ import pytest
 
 from sparktxlog.attic.attic import Kind
 from sparktxlog.attic.bucket_attic import BucketAttic
+from sparktxlog.errors import StoreUnavailableError
 from sparktxlog.files.stores.disk import DiskStore
-from sparktxlog.files.stores.store import Found
+from sparktxlog.files.stores.store import Created, Found
 
 WHY = "a copy replaces its files"
 
@@ -47,3 +48,30 @@ def test_an_entry_is_made_without_a_list_of_the_others(store: Listed) -> None:
     assert attic.newest(Kind.BACKUP, "t", "d") is None
     begins = ("t", "attic/backup-t-c", "attic/backup-t-d")
     assert [one for one in store.asked if not one.startswith(begins)] == []
+
+
+def test_a_copy_that_fails_goes_on_and_leaves_nothing_behind(
+    store: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker tries again for hours: each attempt would leave most of the table, for ever."""
+    attic, copy = BucketAttic(store, "attic"), DiskStore.copy
+    failed: list[str] = []
+
+    def away(self: DiskStore, source: str, target: str) -> Created:
+        if source == "t/b.parquet":
+            failed.append(source)
+            raise StoreUnavailableError("away")
+        return copy(self, source, target)
+
+    monkeypatch.setattr(DiskStore, "copy", away)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            attic.keep("t", kind=Kind.BACKUP, table="t", mark="c", why=WHY)
+    monkeypatch.setattr(DiskStore, "copy", copy)
+    # As long as before, so sizes do not show it.
+    store.replace("t/a.parquet", b"A.PARQUET")
+    kept = attic.keep("t", kind=Kind.BACKUP, table="t", mark="c", why=WHY)
+    assert attic.ids() == {kept.id} == {"backup-t-c"} and len(failed) == 3
+    assert store.read("attic/backup-t-c/content/a.parquet") == store.read("t/a.parquet")
+    (entry,) = attic.entries()
+    assert entry.at and attic.measured(entry)[0] == 3
