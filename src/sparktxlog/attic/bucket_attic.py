@@ -136,9 +136,11 @@ class BucketAttic:
             entry = self._fresh(self._tables.url_of(table), kind=kind, why=why, table=table)
         self._done(entry)
         names = (path if number == 1 else f"{path}.{number}" for number in count(1))
-        with suppress(ObjectMissingError):  # somebody removed it meanwhile
+        try:
             while self._copied(key, f"{entry.id}/{CONTENT}/{next(names)}") is Created.OTHER:
                 pass
+        except ObjectMissingError:
+            return  # somebody removed it meanwhile, and what is there by now is not kept
         self._may_write()
         self._tables.remove([key])
 

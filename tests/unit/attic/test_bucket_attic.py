@@ -75,3 +75,21 @@ def test_a_copy_that_fails_goes_on_and_leaves_nothing_behind(
     assert store.read("attic/backup-t-c/content/a.parquet") == store.read("t/a.parquet")
     (entry,) = attic.entries()
     assert entry.at and attic.measured(entry)[0] == 3
+
+
+def test_what_took_the_place_of_an_object_is_not_removed_without_a_copy(
+    store: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread set the object aside meanwhile, and placed the right one."""
+    copy, key = DiskStore.copy, "t/a.parquet"
+
+    def copied(self: DiskStore, source: str, target: str) -> Created:
+        self.remove([key])
+        try:
+            return copy(self, source, target)
+        finally:
+            self.create(key, b"the right one")
+
+    monkeypatch.setattr(DiskStore, "copy", copied)
+    BucketAttic(store, "attic").take(key, "a.parquet", kind=Kind.FILES, why=WHY, table="t")
+    assert store.read(key) == b"the right one"
