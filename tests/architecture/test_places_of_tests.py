@@ -85,7 +85,6 @@ ELSEWHERE = {
     "codec/problems.py": "unit/http/test_link.py",
     "config/node_config.py": "unit/config/test_sources.py",
     "cli/doctor/store_checks.py": "contract/test_stores.py",
-    "files/stores/credentials/aws_requests.py": "contract/test_copies_between_sites.py",
     "files/stores/donor_buckets.py": "contract/test_copies_between_sites.py",
     "files/stores/part.py": "contract/test_stores.py",
     "files/stores/proof.py": "contract/test_stores.py",
