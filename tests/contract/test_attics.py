@@ -99,6 +99,16 @@ def test_the_attic_is_emptied_by_age_and_what_a_kill_left_goes(lake: str) -> Non
             act(attic.entries()[0])
 
 
+def test_backups_of_the_lake_go_by_age_however_it_is_named(lake: str) -> None:
+    BucketLake(bucket_at(lake), lambda: None).back_up("kept", "c", "a copy", Path("/nowhere"))
+    old = next(one for one in attic_of(lake).entries() if one.kind is Kind.BACKUP).at + 2 * DAY_US
+    site = SiteLog(node_id="A", log_id="l", kept_after=0)
+    for name in (lake, f"{lake}/", lake.replace("s3://", "s3a://")):
+        wanted = Unwanted(attic_days=1, dry_run=True)
+        (done,) = remove_expired(name, wanted, site, now_us=old)
+        assert sorted(done.removed) == ["backup-kept-c", "dropped-t-17"]
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_worker_that_was_killed_when_a_table_was_gone_bars_no_entry(
     lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool

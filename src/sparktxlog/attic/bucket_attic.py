@@ -16,7 +16,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -49,6 +49,12 @@ OF_LAKE, OF_COMMIT_TABLES = "_sparktxlog/attic", ".attic"
 
 def _nothing() -> None:
     pass
+
+
+def _ids_of(kind: Kind, table: str, mark: str) -> Iterator[str]:
+    """Yield the ids that entries of a kind, table and mark get, one after the other, for ever."""
+    wanted = entry_id(kind, table, mark)
+    return (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
 
 
 def _at_once(keys: Iterable[str]) -> list[list[str]]:
@@ -93,17 +99,21 @@ class BucketAttic:
         part.replace(MOVING, b"")
         if not entry.at:
             entry = self._filled(entry, source)
+        # What came after the copies stays: it has none.
+        below = f"{CONTENT}/"
+        kept = {found.key.removeprefix(below) for found in part.list(CONTENT)}
         # While a commit is there, the table is: a repetition goes on.  The keys of one request go
         # in any order, so commits have one of their own.
-        for gone in self._in_order(found.key for found in source.list()):
+        for gone in self._in_order(found.key for found in source.list() if found.key in kept):
             source.remove(gone)
         part.remove([MOVING])
         return entry
 
     def keep(self, directory: str, **said: Any) -> Entry:
-        """Copy what is below a directory of the tables; arguments as in `put`."""
+        """Copy what is below a directory of the tables; repeated, it goes on; the rest as `put`."""
         source = PartOfStore(self._tables, directory, self._may_write)
-        return self._filled(self._fresh(source.url, **said), source)
+        fresh = self._fresh(source.url, **said)
+        return self._filled(self._begun(fresh) or fresh, source)
 
     def send(self, files: Mapping[str, Path], source: str, **said: Any) -> Entry:
         """Put files of this machine here: path in the entry → file; arguments as in `put`."""
@@ -126,9 +136,11 @@ class BucketAttic:
             entry = self._fresh(self._tables.url_of(table), kind=kind, why=why, table=table)
         self._done(entry)
         names = (path if number == 1 else f"{path}.{number}" for number in count(1))
-        with suppress(ObjectMissingError):  # somebody removed it meanwhile
+        try:
             while self._copied(key, f"{entry.id}/{CONTENT}/{next(names)}") is Created.OTHER:
                 pass
+        except ObjectMissingError:
+            return  # somebody removed it meanwhile, and what is there by now is not kept
         self._may_write()
         self._tables.remove([key])
 
@@ -143,12 +155,31 @@ class BucketAttic:
         facts: dict[str, Any] | None = None,
     ) -> Entry:
         """Return an entry that is not there yet; an id never means another one later."""
-        wanted, taken = entry_id(kind, table, mark), self.ids()
-        ids = (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
-        fresh = next(one for one in ids if one not in taken)
+        ids = _ids_of(kind, table, mark)
+        fresh = next(one for one in ids if not self._is_taken(one))
         return Entry(
             id=fresh, kind=kind, why=why, table=table, mark=mark, source=source, facts=facts or {}
         )
+
+    def _taken(self, kind: Kind, table: str, mark: str) -> Iterator[str]:
+        """Yield the ids that are taken, also by what a kill left; it lists no other entries."""
+        return takewhile(self._is_taken, _ids_of(kind, table, mark))
+
+    def _is_taken(self, identity: str) -> bool:
+        return next(self._store.list(identity), None) is not None
+
+    def _begun(self, fresh: Entry) -> Entry | None:
+        """Return the entry to which the same was being copied when that was broken off.
+
+        Args:
+            fresh: A new entry for it.
+        """
+        said = (fresh.kind, fresh.table, fresh.mark)
+        for entry in filter(None, map(self._read, self._taken(*said))):
+            is_begun = (entry.kind, entry.table, entry.mark) == said and not entry.at
+            if is_begun and self._compared(entry)[1]:
+                return entry
+        return None
 
     def _moving(self, fresh: Entry) -> Entry | None:
         """Return the entry to which something was being moved when that was broken off.
@@ -156,10 +187,8 @@ class BucketAttic:
         Args:
             fresh: A new entry for it.
         """
-        wanted = entry_id(fresh.kind, fresh.table, fresh.mark)
-        for found in self._store.list():
-            identity, _, rest = found.key.partition("/")
-            if rest != MOVING or not f"{identity}-".startswith(f"{wanted}-"):
+        for identity in self._taken(fresh.kind, fresh.table, fresh.mark):
+            if self._store.find(f"{identity}/{MOVING}") is None:
                 continue
             # Without a manifest nothing is copied yet.
             entry = self._read(identity) or replace(fresh, id=identity)
@@ -192,7 +221,11 @@ class BucketAttic:
 
         def copy(key: str) -> None:
             target = f"{entry.id}/{CONTENT}/{key}"
-            if self._copied(f"{source.directory}/{key}", target) is Created.OTHER:
+            made = self._copied(f"{source.directory}/{key}", target)
+            if made is Created.OTHER:  # of an attempt before: somebody wrote to the table since
+                self._store.remove([target])
+                made = self._copied(f"{source.directory}/{key}", target)
+            if made is Created.OTHER:
                 raise StorageError(
                     f"{self._store.url_of(target)} is not a copy of {source.url_of(key)}",
                     hint="Somebody else put an object there: move it away.",
@@ -228,6 +261,13 @@ class BucketAttic:
         found = [entry for one in ids if (entry := self._read(one)) is not None]
         whole = (entry for entry in found if entry.table == table and entry.at)
         return sorted(whole, key=lambda entry: (entry.at, entry.id))
+
+    def newest(self, kind: Kind, table: str, mark: str) -> Entry | None:
+        """As `Attic.newest`: the newest one that was filled."""
+        said = (kind, table, mark)
+        found = filter(None, map(self._read, self._taken(*said)))
+        whole = [one for one in found if (one.kind, one.table, one.mark) == said and one.at]
+        return max(whole, key=lambda one: one.at, default=None)
 
     def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:
         """As `Attic.entries`."""

@@ -488,7 +488,7 @@ class BucketStore:
                 upload.write(piece)
             # Only now, so never by `with`: a close makes an object of what came so far.
             upload.close()
-        except BaseError as error:
+        except (BaseError, OSError) as error:  # the end of an upload fails as a file's does
             raise as_unknown(failure_of(error, url, "copy to it")) from None
         finally:
             content.pieces.close()

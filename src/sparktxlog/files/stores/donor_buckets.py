@@ -65,6 +65,7 @@ class DonorBuckets:
         noted: Callable[[bool], object] = lambda copied: None,
     ) -> None:
         self._store, self._place, self._noted = store, place, noted
+        self._headers = settings.s3_write_headers()
         self._service = AwsService(
             settings.s3_endpoint() or aws_url("s3", settings.s3_region()),
             settings.s3_region(),
@@ -127,7 +128,7 @@ class DonorBuckets:
     def _copy(self, donor: BucketUrl, key: str, size_bytes: int, digest: str) -> Found | None:
         """Copy from one donor; None = it has no such object, or gives none."""
         source = f"{donor.prefix}/{check_relative_path(key)}".lstrip("/")
-        headers = {
+        headers = self._headers | {
             "x-amz-copy-source": f"/{donor.bucket}/{_quoted(source)}",
             "x-amz-checksum-algorithm": "SHA256",
             "if-none-match": "*",

@@ -32,6 +32,12 @@ _NEEDED = {Provider.S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _CUSTOMER_KEY = "AWS_SSE_CUSTOMER_KEY_BASE64"
+#: Variables of the environment → what the library says of them in each write.
+_OF_WRITES = {
+    "AWS_SERVER_SIDE_ENCRYPTION": "x-amz-server-side-encryption",
+    "AWS_SSE_KMS_KEY_ID": "x-amz-server-side-encryption-aws-kms-key-id",
+    "AWS_SSE_BUCKET_KEY_ENABLED": "x-amz-server-side-encryption-bucket-key-enabled",
+}
 _ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 
 
@@ -144,6 +150,16 @@ class StoreSettings:
     def s3_region(self) -> str:
         """Return the region of S3, as the library finds it."""
         return self.region or next(filter(None, map(os.environ.get, _REGIONS)), "us-east-1")
+
+    def s3_write_headers(self) -> dict[str, str]:
+        """Return what the environment says of key and payer, as the library sends it with bytes."""
+        headers = dict[str, str]()
+        if os.environ.get("AWS_SERVER_SIDE_ENCRYPTION"):
+            found = {header: os.environ.get(name) for name, header in _OF_WRITES.items()}
+            headers = {header: value for header, value in found.items() if value}
+        if os.environ.get("AWS_REQUEST_PAYER", "").lower() in ("requester", "true"):
+            headers["x-amz-request-payer"] = "requester"
+        return headers
 
     def s3_keys(self, field: str = "store-vend-role") -> S3Keys:
         """Return the credentials for S3 of the file, or of the environment.

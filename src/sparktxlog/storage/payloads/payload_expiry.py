@@ -17,6 +17,7 @@ from time import time
 import structlog
 
 from sparktxlog.codec.containers.payload import read_manifest
+from sparktxlog.errors import StorageError
 from sparktxlog.files.durability import storage_error
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import Segment
@@ -124,9 +125,7 @@ class PayloadExpiry(PayloadUpkeep):
             # Read after the ages: files of later submits were verified a moment ago.
             tops = named_tops(journal, kept_after)
             for entry in old:
-                if entry.name in tops:
-                    continue
-                if (away := self._store.take_away(entry.name, SUBMIT_S)) is not None:
+                if entry.name not in tops and (away := self._taken_away(entry)) is not None:
                     self._remove_tree(away)
                     removed += 1
         if unfinished_s is not None:
@@ -148,6 +147,14 @@ class PayloadExpiry(PayloadUpkeep):
             )
         except FileNotFoundError:
             return False  # somebody is at work there
+
+    def _taken_away(self, entry: os.DirEntry[str]) -> Path | None:
+        """As `Arrivals.take_away`; what cannot be moved stays, and keeps no others."""
+        try:
+            return self._store.take_away(entry.name, SUBMIT_S)
+        except StorageError as error:  # a directory of another user, say
+            _log.warning("files stay that no transaction names", reason=error.message)
+            return None
 
     def _remove_tree(self, path: Path) -> int:
         if path.is_symlink() or not path.is_dir():

@@ -18,9 +18,10 @@ from typing import Any
 from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of
 from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError, TxLogError
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_places import images_at
-from sparktxlog.worker.lakes.lake_places import attic_of, attic_of_commit_tables, is_in_bucket
+from sparktxlog.worker.lakes.lake_places import attic_of, attic_of_commit_tables
 from sparktxlog.worker.replica.state import read_state
 
 #: Newest images of a site that are always kept.
@@ -140,15 +141,15 @@ def remove_expired(
         InvalidRequestError: An age or number is impossible, or the directory of images has none
             (definite: nothing was removed).
     """
-    in_bucket = is_in_bucket(lake)
-    lake = str(lake) if in_bucket else Path(lake).absolute()
+    place = bucket_url(str(lake), "lake")
+    lake = Path(lake).absolute() if place is None else place.url
     unwanted.check()
     done = []
     if unwanted.images is not None:
         done.append(_attempt("images", lambda: _remove_images(lake, unwanted, site)))
     if unwanted.attic_days is not None:
         before_us = now_us - unwanted.attic_days * _DAY_US
-        own = attic_of(str(lake)) if in_bucket else Attic.of_lake(Path(lake))
+        own = Attic.of_lake(Path(lake)) if place is None else attic_of(place.url)
         attics = (own, *site.attics)
         done.append(_attempt("attic", lambda: _empty(attics, lake, before_us, unwanted.dry_run)))
     return done

@@ -150,8 +150,7 @@ class BucketLake:
 
     def back_up(self, name: str, mark: str, why: str, attic: Path) -> None:
         """As `Lake.back_up`: in the lake's own attic, by copies in the bucket."""
-        kept = {(one.kind, one.mark) for one in self._attic.whole(name)}
-        if (Kind.BACKUP, mark) not in kept:
+        if self._attic.newest(Kind.BACKUP, name, mark) is None:
             self._attic.keep(name, kind=Kind.BACKUP, table=name, mark=mark, why=why)
 
     def bring_own(self, name: str, files: Mapping[str, int], to: Path) -> bool:

@@ -19,9 +19,12 @@ from sparktxlog.errors import LyingStoreError, StorageError, StoreUnavailableErr
 from sparktxlog.files import foreign_files
 from sparktxlog.files.foreign_files import Progress
 from sparktxlog.files.stores import bucket
-from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.files.stores.bucket import BucketStore, bucket_store
+from sparktxlog.files.stores.credentials.aws_signature import S3Keys
 from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, Found
+from sparktxlog.files.stores.store_settings import StoreSettings
+from sparktxlog.model.buckets import BucketUrl, Provider
 
 CUT = "HTTP error\n\nDebug source: kind: Body, source: IncompleteBody"
 
@@ -245,6 +248,27 @@ def test_a_copy_that_ends_early_puts_no_part_of_an_object(
     monkeypatch.setattr(store, "_pieces", pieces)
     assert store.copy("a", "b") is Created.NEW
     assert store.read("b") == content
+
+
+def test_an_upload_whose_end_fails_is_a_failure_of_the_store(
+    store: BucketStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's writer sends the last part when it is closed, and fails as a file does."""
+    away = bucket_store(
+        BucketUrl(Provider.S3, "lake", ""),
+        StoreSettings(
+            endpoint="http://127.0.0.1:9",
+            region="us-east-1",
+            allow_http=True,
+            keys=S3Keys("key", "secret"),
+            patience_s=0.0,
+        ),
+    )
+    store.create("a", b"large")
+    monkeypatch.setattr(away, "open", store.open)
+    with pytest.raises(StoreUnavailableError, match="asked to copy to it") as refused:
+        away._pass_on("a", "b", "")
+    assert not refused.value.definite
 
 
 def test_an_object_that_is_replaced_while_it_is_read_is_not_mixed(

@@ -9,7 +9,9 @@ from threading import Thread
 import pytest
 
 from sparktxlog.errors import ConfigError
+from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.credentials.aws_signature import S3Keys
+from sparktxlog.files.stores.donor_buckets import DonorBuckets
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider
@@ -76,10 +78,15 @@ def test_what_the_environment_says_of_payer_and_key_is_in_each_request(
         url, keys = f"http://127.0.0.1:{server.server_port}", S3Keys("k", "s", "")
         settings = StoreSettings(endpoint=url, region="x", allow_http=True, keys=keys)
         store = store_at("s3://bucket/x", settings)
+        assert isinstance(store, BucketStore)
         store.create("a", b"x")
         store.find("a")
+        place = BucketUrl(Provider.S3, "bucket", "x")
+        donor = BucketUrl(Provider.S3, "donor", "x")
+        DonorBuckets(store, place, [donor], settings).copy("b", 1, "0" * 64)
         server.shutdown()
-    assert seen == [("PUT", "requester", "a-key"), ("HEAD", "requester", None)]
+    put, head = ("PUT", "requester", "a-key"), ("HEAD", "requester", None)
+    assert seen == [put, head, put, head], "also in a copy from the bucket of another site"
 
 
 def test_a_variable_that_cannot_be_read_is_refused_without_its_value(

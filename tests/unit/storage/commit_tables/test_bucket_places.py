@@ -21,7 +21,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.foreign_files import ForeignFile
 from sparktxlog.files.stores.disk import DiskStore
-from sparktxlog.files.stores.store import OpenContent
+from sparktxlog.files.stores.store import Created, OpenContent
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.bucket_places import BucketPlaces
@@ -277,6 +277,28 @@ def test_what_changed_between_two_attempts_to_leave_is_kept_twice(
     assert store.find(key) is None
     found = [store.read(f"{one}/content/{PART}") for one in (aside, f"{aside}-2")]
     assert found == [b"first", b"another"]
+
+
+def test_what_comes_while_a_table_is_copied_aside_is_not_removed(
+    places: BucketPlaces, store: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions with keys of their own write to the bucket at any time."""
+    late = f"{TABLE}/late.parquet"
+    store.create(f"{TABLE}/{PART}", ROWS)
+    copy = DiskStore.copy
+
+    def copied(self: DiskStore, source: str, target: str) -> Created:
+        self.replace(late, b"written meanwhile")
+        return copy(self, source, target)
+
+    monkeypatch.setattr(DiskStore, "copy", copied)
+    places.set_all_aside("act-7")
+    monkeypatch.setattr(DiskStore, "copy", copy)
+    assert store.find(f"{TABLE}/{PART}") is None
+    assert store.read(late) == b"written meanwhile"
+    places.set_all_aside("act-7")
+    assert store.find(late) is None
+    assert store.read(f".attic/fork-{TABLE}-act-7-2/content/late.parquet") == b"written meanwhile"
 
 
 def test_the_newest_checkpoint_can_be_read_here(places: BucketPlaces, store: Watched) -> None:

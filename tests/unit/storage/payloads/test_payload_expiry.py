@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import structlog
 from tests.support.storage_samples import (
     TemporaryJournal,
     entries_of,
@@ -127,6 +129,26 @@ def test_only_old_files_that_no_transaction_names_are_removed(store: LocalPayloa
     assert left == [".incoming", "growing", "inline", "tx1", "tx2", "tx3", "young"]
     assert [p.name for p in (store.root / ".incoming").iterdir()] == ["live"]
     assert expiry.remove_unnamed(journal_with(*NAMES), 1, 7 * DAY_S) == 0
+
+
+def test_what_cannot_be_moved_away_keeps_no_others(
+    store: LocalPayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that the executors of another user made, and nobody else may write to."""
+    theirs, ours = put(store, "a/1", age_s=2 * DAY_S), put(store, "b/1", age_s=2 * DAY_S)
+    rename = Path.rename
+
+    def refused(self: Path, target: Path) -> Path:
+        if theirs.parent == self:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with structlog.testing.capture_logs() as logs:
+        assert PayloadExpiry(store).remove_unnamed(journal_with(*NAMES), 1, DAY_S) == 1
+    assert theirs.exists() and not ours.exists()
+    (said,) = [one for one in logs if one["log_level"] == "warning"]
+    assert "Permission denied" in said["reason"]
 
 
 def test_files_of_a_submit_under_way_are_left_alone(store: LocalPayloadStore) -> None:

@@ -6,6 +6,8 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from http.client import HTTPException
+from time import monotonic
 from urllib.parse import urlsplit
 
 from sparktxlog.files.stores.credentials.aws_signature import AwsSigner, S3Keys
@@ -62,6 +64,7 @@ class AwsService:
         signer = AwsSigner(self.keys(), self.region, self.name)
         signed = signer.sign(method, url, headers=headers, body=body)
         parts = urlsplit(url)
+        until = monotonic() + total_s
         connection = NodeConnection(
             parts,
             # Not the authority of the cluster's nodes.
@@ -69,7 +72,15 @@ class AwsService:
         )
         try:
             reply = connection.request(method, parts.path, signed, body or None, total_s=total_s)
-            return AwsAnswer(reply.status, reply.read(_MOST_BYTES).decode(errors="replace"))
+            said = bytearray()
+            # S3 sends blanks while it copies, and each would give a longer read its time again.
+            for byte in reply.blocks(1):
+                said += byte
+                if len(said) > _MOST_BYTES:
+                    raise connection.failure(HTTPException("the answer is too long"))
+                if monotonic() > until:
+                    raise connection.failure(TimeoutError())
+            return AwsAnswer(reply.status, said.decode(errors="replace"))
         finally:
             connection.close()
 
