@@ -99,6 +99,7 @@ def test_the_listed_metrics_are_those_of_a_real_node(tmp_path: Path) -> None:
         assert set(listed) - set(real) == {
             "sparktxlog_certificate_ends_at",
             "sparktxlog_store_bytes_total",
+            "sparktxlog_store_copies_total",
             "sparktxlog_store_requests_total",
         }
         assert set(real) <= set(listed)

@@ -159,12 +159,6 @@ class Metrics:
         self.donor_sent_bytes = count(
             "donor_sent_bytes", "Bytes sent to copies, after compression."
         )
-        self._store_copies = count(
-            "store_copies",
-            "Files that were to be copied from other sites' buckets: by the service, or they came "
-            "through the nodes after all.",
-            "way",
-        )
         self.worker_silences = count(
             "worker_silences", "Times that a worker of this site went silent."
         )
@@ -185,13 +179,19 @@ class Metrics:
         ).set_function(ends_at)
 
     def show_requests(self, url: str, counts: RequestCounts) -> None:
-        """Show what a bucket was asked for, too; nodes without one have no such metric."""
+        """Show what a bucket was asked for, too; nodes without one have no such metrics."""
         if not self._stores:
             self.registry.register(_StoreMetrics(self._stores))
+            self._store_copies = self._counter(
+                "store_copies",
+                "Files that were to be copied from other sites' buckets: by the service, or they "
+                "came through the nodes after all.",
+                "way",
+            )
         self._stores.append((url, wall_us(), counts))
 
     def note_copy(self, by_service: bool) -> None:
-        """Count a file of `store-copy-from`."""
+        """Count a file of `store-copy-from`; **before calling** show the requests of a bucket."""
         self._store_copies.labels("service" if by_service else "nodes").inc()
 
     def store_uses(self) -> list[StoreUse]:
