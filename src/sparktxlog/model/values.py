@@ -58,10 +58,14 @@ def read_bucket(value: Any) -> str:
 
 
 def read_buckets(value: Any) -> tuple[str, ...]:
-    """Read URLs of prefixes in buckets of S3, separated by commas."""
-    urls = tuple(read_bucket(part.strip()) for part in read_text(value).split(","))
+    """Read URLs of prefixes in buckets of S3, a list or separated by commas; perhaps none."""
+    parts = read_text(value).split(",") if isinstance(value, str) else value
+    wanted = "expected URLs of S3, such as s3://lake-b/payloads,s3://lake-b/tables"
+    if not isinstance(parts, (list, tuple)):
+        raise ValueError(wanted)
+    urls = tuple(read_bucket(part.strip() if isinstance(part, str) else part) for part in parts)
     if not all(url.startswith("s3://") for url in urls):
-        raise ValueError("expected URLs of S3, such as s3://lake-b/payloads,s3://lake-b/tables")
+        raise ValueError(wanted)
     return urls
 
 

@@ -138,6 +138,9 @@ ROLE = "arn:aws:iam::123456789012:role/lake"
     [
         ({"store-copy-from": "/data"}, "store-copy-from", "expected s3://bucket/prefix"),
         ({"store-copy-from": "gs://lake-b/p"}, "store-copy-from", "expected URLs of S3"),
+        ({"store-copy-from": ["gs://lake-b/p"]}, "store-copy-from", "expected URLs of S3"),
+        ({"store-copy-from": [7]}, "store-copy-from", "expected a text"),
+        ({"store-copy-from": 7}, "store-copy-from", "expected URLs of S3"),
         (
             {"store-copy-from": "s3://lake-b/p"},
             "store-copy-from",
