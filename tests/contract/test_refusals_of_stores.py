@@ -331,6 +331,7 @@ class _OfTheContainer(AccountSigner):
         return VendedKeys(AzureSas(token), ends_s * 1000)
 
 
+@pytest.mark.packages
 @pytest.mark.skipif(not store_servers.AZURITE, reason="Azure's emulator is on npm only")
 def test_a_server_of_azure_that_knows_no_directories_gives_nothing_away(tmp_path: Path) -> None:
     """As an account without a hierarchical namespace; the emulator knows none."""
