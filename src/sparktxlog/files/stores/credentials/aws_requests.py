@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from http.client import HTTPException
 from time import monotonic
 from urllib.parse import urlsplit
 
@@ -77,7 +76,7 @@ class AwsService:
             for byte in reply.blocks(1):
                 said += byte
                 if len(said) > _MOST_BYTES:
-                    raise connection.failure(HTTPException("the answer is too long"))
+                    raise connection.failure(OSError("the answer is too long"))
                 if monotonic() > until:
                     raise connection.failure(TimeoutError())
             return AwsAnswer(reply.status, said.decode(errors="replace"))
