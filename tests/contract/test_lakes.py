@@ -18,7 +18,7 @@ from tests.support.replica_lakes import contents
 from tests.support.store_servers import BUCKET, StoreServer
 from tests.support.worker_log import LogBuilder, own_commit, table
 
-from sparktxlog.attic.attic import Attic, Kind
+from sparktxlog.attic.attic import OF_LAKE, Attic, Kind
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version, store_of
 from sparktxlog.errors import (
@@ -33,7 +33,7 @@ from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
 from sparktxlog.worker.apply.placing import Placer, placed_path
 from sparktxlog.worker.apply.tables import create_table
-from sparktxlog.worker.lakes.bucket_lake import ATTIC, BucketLake, attic_key
+from sparktxlog.worker.lakes.bucket_lake import BucketLake, attic_key
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.lake_places import (
@@ -230,7 +230,7 @@ def test_a_directory_becomes_a_table(tmp_path: Path, lake: Lake, donated: Path) 
         assert contents(entry.path) == given
         return
     (entry,) = lake.kept("t")
-    content = f"{ATTIC}/{entry.id}/content"
+    content = f"{OF_LAKE}/{entry.id}/content"
     assert entry.kind is Kind.BACKUP and files_of(lake, content) == given
     assert not kept.exists(), "nothing is downloaded to be kept"
 
@@ -261,7 +261,9 @@ def test_a_replaced_table_and_its_rows_are_kept(
     assert [one.id for one in found[1:]] == ["table-t-copy 1", "table-t-copy 1-2"]
     assert found[0].facts == {"rows": 1} and found[0].place == rows.place
     assert found[2].place == where and lake.kept("other") == []
-    attic = store_of(lake.table("_sparktxlog")) if isinstance(lake, DiskLake) else lake.table(ATTIC)
+    attic = (
+        store_of(lake.table("_sparktxlog")) if isinstance(lake, DiskLake) else lake.table(OF_LAKE)
+    )
     root = "attic/" if isinstance(lake, DiskLake) else ""
     for entry in found[1:]:
         top = f"{root}{entry.id}/content/"
@@ -477,7 +479,7 @@ def test_a_table_that_is_replaced_goes_on_after_each_kill(
     assert 5 < kills < 60
     assert files_of(lake, "t") == given and not lake.is_begun("t", "c")
     (kept,) = lake.kept("t")
-    part = PartOfStore(store, f"{ATTIC}/{kept.id}")
+    part = PartOfStore(store, f"{OF_LAKE}/{kept.id}")
     assert {one.key.removeprefix("content/") for one in part.list("content")} == {*before}
     assert not [one for one in part.list() if one.key == "moving"]
 
@@ -489,11 +491,11 @@ def test_a_table_that_came_after_a_broken_move_is_kept_as_well(
     _, lake = in_bucket(tmp_path, store, Holder())
     before = files_of(lake, "t")
     lake.set_aside("t", "c", "replaced", Kind.TABLE)
-    lake.table(f"{ATTIC}/table-t-c").replace("moving", b"")
+    lake.table(f"{OF_LAKE}/table-t-c").replace("moving", b"")
     given = contents(donated)
     lake.take_over("t", donated, "c")
     lake.set_aside("t", "c", "replaced again", Kind.TABLE)
-    found = [PartOfStore(store, f"{ATTIC}/{one.id}") for one in lake.kept("t")]
+    found = [PartOfStore(store, f"{OF_LAKE}/{one.id}") for one in lake.kept("t")]
     kept = [{one.key.removeprefix("content/") for one in part.list("content")} for part in found]
     assert kept == [{*before}, {*given}]
 
@@ -575,5 +577,5 @@ def test_lost_answers_replace_a_table_once(
         assert way.happened[Fault.LOST] > 5
     assert files_of(lake, "t") == given
     (kept,) = lake.kept("t")
-    part = PartOfStore(store, f"{ATTIC}/{kept.id}/content")
+    part = PartOfStore(store, f"{OF_LAKE}/{kept.id}/content")
     assert {one.key for one in part.list()} == {*before}

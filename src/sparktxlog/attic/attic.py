@@ -35,6 +35,8 @@ from sparktxlog.files.durability import (
 )
 
 MANIFEST, CONTENT = "manifest.json", "content"
+#: Where the attics of row tables and of commit tables are, below the root of the tables.
+OF_LAKE, OF_COMMIT_TABLES = "_sparktxlog/attic", ".attic"
 _DRAFT, _GONE = ".draft-", ".gone-"
 
 
@@ -110,7 +112,7 @@ class Attic:
     @classmethod
     def of_lake(cls, lake: Path) -> Attic:
         """Return the attic of a replica's tables."""
-        return cls(lake / "_sparktxlog" / "attic")
+        return cls(lake / OF_LAKE)
 
     @classmethod
     def of_node(cls, data_dir: Path) -> Attic:
@@ -120,7 +122,7 @@ class Attic:
     @classmethod
     def of_commit_tables(cls, root: Path) -> Attic:
         """Return the attic of the commit tables below a directory."""
-        return cls(root / ".attic")
+        return cls(root / OF_COMMIT_TABLES)
 
     def place(self, kind: Kind, table: str, mark: str) -> Path:
         """Return where the newest content of a kind, table and mark is, or else would be."""

@@ -43,18 +43,16 @@ from sparktxlog.model.ids import check_relative_path
 
 #: There while a process fills an entry, or removes its table.
 MOVING = "moving"
-#: Where the attics of row tables and of commit tables are, below the prefix of the tables.
-OF_LAKE, OF_COMMIT_TABLES = "_sparktxlog/attic", ".attic"
 
 
-def _nothing() -> None:
-    pass
+def _numbered(name: str, sign: str) -> Iterator[str]:
+    """Yield a name, and then the same with a sign and a number from 2 on, for ever."""
+    return (name if number == 1 else f"{name}{sign}{number}" for number in count(1))
 
 
 def _ids_of(kind: Kind, table: str, mark: str) -> Iterator[str]:
     """Yield the ids that entries of a kind, table and mark get, one after the other, for ever."""
-    wanted = entry_id(kind, table, mark)
-    return (wanted if number == 1 else f"{wanted}-{number}" for number in count(1))
+    return _numbered(entry_id(kind, table, mark), "-")
 
 
 def _at_once(keys: Iterable[str]) -> list[list[str]]:
@@ -78,7 +76,7 @@ class BucketAttic:
         tables: Store,
         directory: str,
         *,
-        may_write: Callable[[], None] = _nothing,
+        may_write: Callable[[], None] = lambda: None,
         in_order: Callable[[Iterable[str]], list[list[str]]] = _at_once,
     ) -> None:
         self._tables, self._may_write, self._in_order = tables, may_write, in_order
@@ -135,7 +133,7 @@ class BucketAttic:
         if entry is None:
             entry = self._fresh(self._tables.url_of(table), kind=kind, why=why, table=table)
         self._done(entry)
-        names = (path if number == 1 else f"{path}.{number}" for number in count(1))
+        names = _numbered(path, ".")
         try:
             while self._copied(key, f"{entry.id}/{CONTENT}/{next(names)}") is Created.OTHER:
                 pass
@@ -168,18 +166,20 @@ class BucketAttic:
     def _is_taken(self, identity: str) -> bool:
         return next(self._store.list(identity), None) is not None
 
+    def _of(self, kind: Kind, table: str, mark: str) -> Iterator[Entry]:
+        """Yield the entries of a kind, table and mark, as their manifests say."""
+        for entry in filter(None, map(self._read, self._taken(kind, table, mark))):
+            if (entry.kind, entry.table, entry.mark) == (kind, table, mark):
+                yield entry
+
     def _begun(self, fresh: Entry) -> Entry | None:
         """Return the entry to which the same was being copied when that was broken off.
 
         Args:
             fresh: A new entry for it.
         """
-        said = (fresh.kind, fresh.table, fresh.mark)
-        for entry in filter(None, map(self._read, self._taken(*said))):
-            is_begun = (entry.kind, entry.table, entry.mark) == said and not entry.at
-            if is_begun and self._compared(entry)[1]:
-                return entry
-        return None
+        begun = (one for one in self._of(fresh.kind, fresh.table, fresh.mark) if not one.at)
+        return next((one for one in begun if self._compared(one)[1]), None)
 
     def _moving(self, fresh: Entry) -> Entry | None:
         """Return the entry to which something was being moved when that was broken off.
@@ -264,9 +264,7 @@ class BucketAttic:
 
     def newest(self, kind: Kind, table: str, mark: str) -> Entry | None:
         """As `Attic.newest`: the newest one that was filled."""
-        said = (kind, table, mark)
-        found = filter(None, map(self._read, self._taken(*said)))
-        whole = [one for one in found if (one.kind, one.table, one.mark) == said and one.at]
+        whole = (one for one in self._of(kind, table, mark) if one.at)
         return max(whole, key=lambda one: one.at, default=None)
 
     def entries(self, kind: Kind | None = None, table: str | None = None) -> list[Entry]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.attic.attic import Attic, Kind, entry_id
+from sparktxlog.attic.attic import CONTENT, OF_LAKE, Attic, Kind, entry_id
 from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
@@ -354,7 +354,7 @@ class AllReplicas:
             if url is not None:
                 if position <= applied:
                     entry = entry_id(Kind.DROPPED, name, str(position))
-                    places[name] = f"{url}/_sparktxlog/attic/{entry}/content"
+                    places[name] = f"{url}/{OF_LAKE}/{entry}/{CONTENT}"
                 continue
             dropped = Attic.of_lake(lake).place(Kind.DROPPED, name, str(position))
             # A worker moves it before it reports that.

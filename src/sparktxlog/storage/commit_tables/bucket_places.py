@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from sparktxlog.attic.attic import Kind
-from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
+from sparktxlog.attic.attic import OF_COMMIT_TABLES, Kind
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.delta.log_files import (
     commits_among,

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.attic.attic import CONTENT, Entry, Kind, entry_id
-from sparktxlog.attic.bucket_attic import OF_LAKE, BucketAttic
+from sparktxlog.attic.attic import CONTENT, OF_LAKE, Entry, Kind, entry_id
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.delta.log_files import in_order
 from sparktxlog.errors import ApplyError, ObjectMissingError
 from sparktxlog.files.durability import storing
@@ -40,7 +40,6 @@ from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 #: Directory of the worker's own objects; Delta ignores the leading underscore.
 OWN = "_sparktxlog"
-ATTIC = OF_LAKE
 _PLACING = f"{OWN}/placing"
 
 
@@ -62,7 +61,7 @@ class BucketLake:
 
     def __init__(self, store: Store, may_write: Callable[[], None]) -> None:
         self.store, self._may_write = store, may_write
-        self._attic = BucketAttic(store, ATTIC, may_write=may_write, in_order=in_order)
+        self._attic = BucketAttic(store, OF_LAKE, may_write=may_write, in_order=in_order)
 
     @property
     def url(self) -> str:
@@ -209,4 +208,4 @@ class BucketLake:
 
 def attic_key(name: str, mark: str) -> str:
     """Return where a dropped table is, below its lake."""
-    return f"{ATTIC}/{entry_id(Kind.DROPPED, name, mark)}/{CONTENT}"
+    return f"{OF_LAKE}/{entry_id(Kind.DROPPED, name, mark)}/{CONTENT}"

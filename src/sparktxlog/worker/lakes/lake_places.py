@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
+from sparktxlog.attic.attic import OF_COMMIT_TABLES, OF_LAKE
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import LockedError, NotOfferedError
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.model.ids import local_path
-from sparktxlog.worker.lakes.bucket_lake import ATTIC, BucketLake
+from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.payload_files import PayloadFiles, StagedInBucket, StagedOnDisk
@@ -101,7 +102,7 @@ def payloads_at(payloads: str) -> PayloadFiles:
 
 def attic_of(lake: str) -> BucketAttic:
     """Return the attic of a lake in a bucket, as the environment of this process says."""
-    return BucketAttic(bucket_at(lake), ATTIC)
+    return BucketAttic(bucket_at(lake), OF_LAKE)
 
 
 def attic_of_commit_tables(url: str) -> BucketAttic:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparktxlog.attic.attic import Kind
-from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
+from sparktxlog.attic.attic import OF_COMMIT_TABLES, Kind
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.delta.commit_contents import NeededFile
 from sparktxlog.errors import (
     ConfigError,
