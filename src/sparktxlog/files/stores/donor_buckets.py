@@ -9,12 +9,10 @@ nodes; what a late copy puts then has the same bytes, and replaces nothing.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from html import unescape
 from time import monotonic
 from urllib.parse import quote
@@ -22,10 +20,12 @@ from urllib.parse import quote
 import structlog
 
 from sparktxlog.errors import TransportError, TxLogError
-from sparktxlog.files.foreign_files import goes_on
+from sparktxlog.files.durability import storing
+from sparktxlog.files.foreign_files import digest_of, goes_on
 from sparktxlog.files.stores.bucket import MOST_COPIED, BucketStore
 from sparktxlog.files.stores.counting import RequestKind
 from sparktxlog.files.stores.credentials.aws_requests import AwsAnswer, AwsService, aws_url
+from sparktxlog.files.stores.objects import ObjectReader
 from sparktxlog.files.stores.store import Found
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl
@@ -163,13 +163,9 @@ class DonorBuckets:
 
     def _read(self, found: Found) -> str:
         """Return the digest of an object; empty = it was replaced meanwhile."""
-        digest, content = hashlib.sha256(), self._store.open(found.key)
-        with closing(content.pieces):
-            if content.found.mark != found.mark:
-                return ""
-            for piece in content.pieces:
-                digest.update(piece)
-        return digest.hexdigest()
+        url = self._store.url_of(found.key)
+        with storing(url), ObjectReader(self._store, found.key) as content:
+            return digest_of(content, url) if content.found.mark == found.mark else ""
 
 
 def _quoted(key: str) -> str:
