@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from sparktxlog.errors import ConfigError, InvalidRequestError, MissingDependencyError, TxLogError
 from sparktxlog.files.durability import write_at_once
+from sparktxlog.files.stores.store_settings import region_of, requester_pays
 from sparktxlog.model.buckets import SCHEMES, Provider
 
 #: Directory in which Spark's resolver keeps the JARs.
@@ -173,9 +174,9 @@ def _place_settings(environ: Mapping[str, str]) -> dict[str, str]:
         found["fs.s3a.endpoint"] = endpoint
         # Stores other than Amazon's rarely have a host name for each bucket.
         found["fs.s3a.path.style.access"] = "false" if hosted else "true"
-    if region := environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
+    if region := region_of(environ):
         found["fs.s3a.endpoint.region"] = region
-    if environ.get("AWS_REQUEST_PAYER", "").lower() in ("requester", "true"):
+    if requester_pays(environ):
         found["fs.s3a.requester.pays.enabled"] = "true"
     if environ.get("AWS_SERVER_SIDE_ENCRYPTION", "").lower() == "aws:kms":
         found["fs.s3a.encryption.algorithm"] = "SSE-KMS"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,16 @@ _ENDPOINT = re.compile(r"https?://[^/@\s]+(/[^@\s]*)?")
 def _variables_of(keys: S3Keys) -> dict[str, str]:
     found = {"aws_access_key_id": keys.key, "aws_secret_access_key": keys.secret}
     return found | ({"aws_session_token": keys.token} if keys.token else {})
+
+
+def region_of(environ: Mapping[str, str]) -> str:
+    """Return the region of S3 that an environment names; empty = none."""
+    return next(filter(None, map(environ.get, _REGIONS)), "")
+
+
+def requester_pays(environ: Mapping[str, str]) -> bool:
+    """Return whether an environment says that the requester pays for what S3 gives."""
+    return environ.get("AWS_REQUEST_PAYER", "").lower() in ("requester", "true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +160,7 @@ class StoreSettings:
 
     def s3_region(self) -> str:
         """Return the region of S3, as the library finds it."""
-        return self.region or next(filter(None, map(os.environ.get, _REGIONS)), "us-east-1")
+        return self.region or region_of(os.environ) or "us-east-1"
 
     def s3_write_headers(self) -> dict[str, str]:
         """Return what the environment says of key and payer, as the library sends it with bytes."""
@@ -157,7 +168,7 @@ class StoreSettings:
         if os.environ.get("AWS_SERVER_SIDE_ENCRYPTION"):
             found = {header: os.environ.get(name) for name, header in _OF_WRITES.items()}
             headers = {header: value for header, value in found.items() if value}
-        if os.environ.get("AWS_REQUEST_PAYER", "").lower() in ("requester", "true"):
+        if requester_pays(os.environ):
             headers["x-amz-request-payer"] = "requester"
         return headers
 
