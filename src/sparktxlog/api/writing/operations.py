@@ -109,7 +109,7 @@ def made_for_newest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """What `create_table` says but columns; None = as the table has it, if there is one."""
+    """What `create_table` says other than columns; None = as the table has it, if there is one."""
 
     table: str
     keys: tuple[str, ...]

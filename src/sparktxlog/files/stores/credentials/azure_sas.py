@@ -108,7 +108,7 @@ class AccountSigner:
             resource: The container, and what is in it.
             kind: As Azure names it: `d` for a directory, `c` for a container.
             ends_s: Seconds since 1970 UTC.
-            unsigned: What the query says besides.
+            unsigned: What else the query says.
         """
         ends = datetime.fromtimestamp(ends_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         to_sign = (
