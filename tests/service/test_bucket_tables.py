@@ -23,8 +23,8 @@ from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
-from sparktxlog.attic.attic import Kind
-from sparktxlog.attic.bucket_attic import OF_COMMIT_TABLES, BucketAttic
+from sparktxlog.attic.attic import OF_COMMIT_TABLES, Kind
+from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import ConfigError
 from sparktxlog.files.stores import bucket
 from sparktxlog.files.stores.store import Store

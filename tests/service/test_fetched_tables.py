@@ -19,6 +19,7 @@ from tests.service.test_travelling_commits import (
     Joined,
     Site,
     began_with_a_summary,
+    forget_files_of_versions,
     pair,
     site_of,
     sites,
@@ -269,8 +270,7 @@ def test_a_version_without_a_record_is_counted_from_its_files(tmp_path: Path) ->
             uuid, node = a.table.table_id, a.caller.node
             (link,) = b.caller.node.base.links.values()
             before = await link.table_versions(uuid, -1, 9)
-            for table in ("ordered_commits", "version_files"):
-                node.base.journal._db.execute(f"DELETE FROM {table}")
+            forget_files_of_versions(node)
             assert await link.table_versions(uuid, -1, 9) == before
             kept = node.base.journal.read_version_files(uuid, -1, 9)
             assert [one.digest for one in kept] == [one.digest for one in before.versions]

@@ -7,10 +7,11 @@ import hashlib
 import json
 import shutil
 import socket
+import sqlite3
 import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,18 @@ from sparktxlog.runtime.node import Node
 from sparktxlog.storage.interfaces import AppendQueue, Write
 
 LOST = (409, "CommitVersionConflictException")
+
+
+def forget_files_of_versions(node: Node) -> None:
+    """Remove what a site wrote down of its files, as after a copy of the directory by hand.
+
+    By a connection of its own: the node's writer may be in the middle of a transaction.
+    """
+    db = sqlite3.connect(node.base.config.data_dir / JOURNAL_NAME, timeout=60)
+    with closing(db), db:
+        db.execute("BEGIN IMMEDIATE")
+        for table in ("ordered_commits", "version_files"):
+            db.execute(f"DELETE FROM {table}")
 
 
 @dataclass

@@ -13,7 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from tests.service.local_nodes import until
 from tests.service.test_catalog_api import catalog
-from tests.service.test_travelling_commits import Site, site_of, sites
+from tests.service.test_travelling_commits import (
+    Site,
+    forget_files_of_versions,
+    site_of,
+    sites,
+)
 from tests.support.command_line import invoke
 from tests.support.delta_writer import path_of
 
@@ -196,8 +201,7 @@ def test_sites_that_contradict_each_other(tmp_path: Path) -> None:
             records = node.base.journal.read_version_files(table_id, -1, 9)
             path = records[1].brought[0].path
             (b.directory / path).write_bytes(b"swor")
-            for table in ("ordered_commits", "version_files"):
-                node.base.journal._db.execute(f"DELETE FROM {table}")
+            forget_files_of_versions(node)
             found = await verified(b)
             (one,) = found.findings
             assert (one.version, one.file, one.fault) == (1, path, FileFault.CONTRADICTED)
@@ -224,8 +228,7 @@ def test_two_sites_need_somebody_who_says_which_one_is_right(tmp_path: Path) -> 
             node, table_id = b.caller.node, b.table.table_id
             path = node.base.journal.read_version_files(table_id, 0, 1)[0].brought[0].path
             (b.directory / path).write_bytes(b"swor")
-            for table in ("ordered_commits", "version_files"):
-                node.base.journal._db.execute(f"DELETE FROM {table}")
+            forget_files_of_versions(node)
             for repair in (False, True):
                 found = await verified(b, repair=repair)
                 assert [one.fault for one in found.findings] == [FileFault.CONTRADICTED]
