@@ -246,6 +246,27 @@ def test_an_equal_run_that_is_not_its_own_leaves_an_announcement(bench: Bench, o
     assert not bench.reopen().load(10).core.announcements
 
 
+def test_the_former_name_of_a_run_that_waits_for_a_stamp_is_free(bench: Bench) -> None:
+    """A copy of the disk gave the run's number to another one, and the others have that.
+
+    The node returned under another incarnation; so its own run is kept as unstamped.  It stopped
+    for good when the other run came.
+    """
+    mine, theirs = run_of(seq=1), run_of(seq=1, ids=ids_of(999, 1))
+    digest = mine.header.digest
+    bench.journal.write([mine])
+    bench.journal.write([PutAnnouncement(ticket=1, digest=digest, payload=mine.payload)])
+    bench.journal.write([theirs])
+    bench.journal.write([AppendQueue(entries=entries_of([theirs]), ordered_at=1)])
+    state = bench.reopen().load(10)
+    entry = bench.journal.read_entry_at(1)
+    assert entry is not None and entry.entry == entries_of([theirs])[0]
+    assert bench.journal.read_payload("a", 1, 1) == theirs.payload
+    assert not list(state.core.incoming)
+    assert [item.ticket for item in state.core.announcements] == [1]
+    assert bench.journal.read_announced(digest) == mine.payload
+
+
 def test_a_withdrawn_announcement_is_gone(bench: Bench) -> None:
     run, other = run_of(seq=1, n=1), run_of(seq=2, n=1)
     for ticket, item in ((8, run), (7, other)):

@@ -313,10 +313,11 @@ class Journal(JournalReader):
         )
         if kept.rowcount != 1:
             held = epoch_changes.read_incoming(self._db, header)
-            if header.voids(held):
+            differs = held.digest != header.digest
+            if header.voids(held) or (differs and self._is_announced(held.digest)):
                 changes.extend((False, *run) for run in epoch_changes.drop_run(self._db, header))
                 return self._put_run(write, changes)
-            if held.digest != header.digest:
+            if differs:
                 raise InvariantViolation(
                     f"two runs {header.origin}/{header.incarnation}/{header.seq} of different"
                     " content",
@@ -335,6 +336,15 @@ class Journal(JournalReader):
             self._db.execute("DELETE FROM announcements WHERE digest = ?", (header.digest,))
         changes.append((True, header, manifest.ids))
         return None
+
+    def _is_announced(self, digest: bytes) -> bool:
+        """Return whether an own run waits for a stamp: the former name of such a one is free.
+
+        A node that returns under another incarnation keeps its runs so.  A copy of its disk may
+        have given their numbers to other runs, which the others have.
+        """
+        statement = "SELECT 1 FROM announcements WHERE digest = ?"
+        return _first_value(self._db, statement, (digest,)) is not None
 
     def _append_queue(self, write: AppendQueue, changes: list[_Change]) -> None:
         for entry in write.entries:
