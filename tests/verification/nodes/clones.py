@@ -46,6 +46,8 @@ class Clones:
         self._faults = faults
         self._random = Random(f"clones:{world.seed}")  # other faults keep their history
         self._count = 0
+        #: No copy begins later.
+        self._last_s = until_s - _RUNS_S[1]
         latest = until_s - _WAITS_S - _RUNS_S[1]
         for _ in range(_COPIES):
             world.after(self._random.uniform(from_s, latest), self._copy, until_s)
@@ -65,7 +67,14 @@ class Clones:
         world.after(self._random.uniform(0.0, _WAITS_S), self._begin, node, clone)
 
     def _begin(self, node: SimulatedNode, clone: SimulatedNode) -> None:
-        world, moved = self._world, self._random.random() < _MOVED
+        world = self._world
+        if not self._faults.spares(node):  # it got votes since, which the others cannot do without
+            if world.loop.time() < self._last_s:
+                world.after(_AGAIN_S, self._begin, node, clone)
+            else:
+                del world.clones[clone.name]
+            return
+        moved = self._random.random() < _MOVED
         world.checks.happened("copy runs beside its node")
         clone.start()
         life, runs_s = node.life, self._random.uniform(*_RUNS_S)

@@ -91,9 +91,13 @@ class Operator:
         return 0
 
     def _another(self, roster: tuple[Seat, ...]) -> tuple[Seat, ...]:
-        """Return a roster with other votes of a master, or with a node in front."""
+        """Return a roster with other votes of a master, or with a node in front.
+
+        While a copy of a node runs its votes stay as they are: the copy may come into its place, so
+        the others must be able to do without them.
+        """
         random = self._world.random
-        if random.random() < 0.3:
+        if random.random() < 0.3 or self._world.clones:
             at = random.randrange(1, len(roster))
             return (roster[at], *roster[:at], *roster[at + 1 :])
         chosen = random.choice([seat for seat in roster if not seat.witness])
