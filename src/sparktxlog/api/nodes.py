@@ -48,6 +48,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.http.link import LEAST_S, GrowingPause, Http, node_patience
+from sparktxlog.http.list_pages import read_pages
 from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.table import VersionedTable
@@ -291,7 +292,7 @@ class Nodes:
 
     def tables(self) -> list[VersionedTable]:
         """Return all tables at a node that has reached `position`; errors as `table`."""
-        found = self.get("/v1/tables", waits=True, after=self.position or None)
+        found = read_pages(self.get, "/v1/tables", waits=True, after=self.position or None)
         return [_versioned(table) for table in found]
 
     def table(self, name: str, timeout_s: float | None = None) -> VersionedTable:

@@ -5,6 +5,7 @@ SQL reads them as files (`state_files`), programs by `GET /v1/views/NAME`.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from sparktxlog.codec.state_views import KEPT, VIEWS, check_view
+from sparktxlog.codec.state_views import KEPT, VIEWS, StateView, check_view
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.log_tables.kept_rows import read_rows
@@ -20,6 +21,8 @@ from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 #: Rows of a table of any length, if a request does not say how many.
 _ROWS = 1_000
+#: Elements of an answer that are converted before the event loop does other work.
+_AT_ONCE = 64
 
 
 class ViewRows:
@@ -71,8 +74,25 @@ class ViewRows:
         answers: dict[str, Any] = {}
         for ask in dict.fromkeys(ask for view in views.values() for ask in view.asks):
             found = self._answers[ask]()
-            answers[ask] = msgspec.to_builtins(await found if inspect.isawaitable(found) else found)
-        return {name: view.table(answers) for name, view in views.items()}
+            found = await found if inspect.isawaitable(found) else found
+            answers[ask] = await _builtins(found)
+        made = await self._base.run_blocking(_made, views, answers)
+        return dict(made)
+
+
+async def _builtins(found: Any) -> Any:
+    """Return a value as lists and dictionaries; of a long list some elements at a time."""
+    if not isinstance(found, list):
+        return msgspec.to_builtins(found)
+    made: list[Any] = []
+    for first in range(0, len(found), _AT_ONCE):
+        made += msgspec.to_builtins(found[first : first + _AT_ONCE])
+        await asyncio.sleep(0)
+    return made
+
+
+def _made(views: Mapping[str, StateView], answers: Mapping[str, Any]) -> dict[str, pa.Table]:
+    return {name: view.table(answers) for name, view in views.items()}
 
 
 def row_dicts(table: pa.Table) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from sparktxlog.health.verdicts import (
     replica_lines,
     worst,
 )
+from sparktxlog.http.list_pages import read_pages
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
@@ -318,7 +319,8 @@ def tables(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     With --json a commit table also says which versions the log has and what this site lacks.
     """
     api = NodeApi(url)
-    found, commit_tables = api.get("/v1/descriptions"), api.get("/v1/commit-tables")
+    found = list(read_pages(api.get, "/v1/descriptions"))
+    commit_tables = api.get("/v1/commit-tables")
     if as_json:
         lines = {line["name"]: line for line in commit_tables}
         print_json([lines.get(table["name"], {}) | table for table in found])

@@ -135,6 +135,10 @@ class CommitTables(Mapping[str, CommitTable]):
         uuid = self._uuids.get(name.lower())
         return None if uuid is None else self._by_uuid[uuid]
 
+    def names_after(self, name: str) -> list[str]:
+        """Return the lower-case names after one, ascending; empty = all of them."""
+        return sorted(one for one in self._uuids if one > name)
+
     def __getitem__(self, uuid: str) -> CommitTable:
         found = self._by_uuid[uuid]
         if found.is_dropped:

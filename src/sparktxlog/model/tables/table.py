@@ -6,6 +6,7 @@ import hashlib
 from collections import ChainMap, Counter
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.ids import check_column_name, check_table_name
@@ -225,6 +226,17 @@ class Tables(Mapping[str, TableDefinition]):
         """Return what is remembered of a dropped table, if there is none of that name now."""
         found = self._by_lower.get(name.lower())
         return found if found is not None and found.is_dropped else None
+
+    def names_since(self, known: int, most: int) -> list[str]:
+        """Return lower-case names, those of dropped tables too, in the order of coming into being.
+
+        A name stays, so whoever knows the first ones asks only for those that came later.
+
+        Args:
+            known: Leave out the first so many.
+            most: Names at most.
+        """
+        return list(islice(self._by_lower, known, known + most))
 
     def below(self, own: MutableMapping[str, TableDefinition]) -> Tables:
         """Return these tables with `own` ones added, by lower-case name; this mapping stays."""

@@ -2,11 +2,15 @@
 
 `RowTables.named` decides, here and in the catalog, which kind of table has a name.  So everybody
 gets the same answer.
+
+There may be 10,000 tables, and the event loop has other work: lists are made a `SLICE` at a time.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
+from bisect import bisect_right
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,14 +22,17 @@ from sparktxlog.codec.submits.validation import known_table
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.log_files import TablePlace, has_log
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
-from sparktxlog.model.ids import full_table_name, table_name
+from sparktxlog.model.ids import full_table_name, log_name, table_name
 from sparktxlog.model.tables.commit_table import CommitTable
-from sparktxlog.model.tables.table import Column, TableDefinition
+from sparktxlog.model.tables.sorted_names import SortedNames
+from sparktxlog.model.tables.table import Column, TableDefinition, Tables
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.foundation import Foundation
 
+#: Tables of a list that are described before the event loop does other work.
+SLICE = 64
 _DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
@@ -39,6 +46,7 @@ class TableDescriptions:
         self._base = base
         self._rows = rows
         self._commits = commits
+        self._names = SortedNames()
 
     async def of(self, name: str) -> TableDescription:
         """Return a table that a user names.
@@ -48,23 +56,77 @@ class TableDescriptions:
             UnknownTableError: There is none (definite).
         """
         schema, _, table = full_table_name(table_name(name)).partition(".")
+        found = await self._named(f"{schema}.{table}")
+        if found is None:
+            # Its error names the nearest table.
+            return self._of_rows(known_table(self._base.master.tables, name))
+        return found
+
+    async def all(self, after: str = "", most: int | None = None) -> list[TableDescription]:
+        """Return all tables, by full name, whose case is ignored.
+
+        A table that comes into being meanwhile may be left out.
+
+        Args:
+            after: Only tables after this full lower-case name.
+            most: Tables at most, None = all.
+        """
+        found: list[TableDescription] = []
+        async for names in self._names_of_both(after):
+            for name in names:
+                if len(found) == most:
+                    return found
+                one = await self._named(name)
+                if one is not None:
+                    found.append(one)
+        return found
+
+    async def row_tables(
+        self, after: str = "", most: int | None = None
+    ) -> AsyncIterator[list[TableDefinition]]:
+        """Yield row tables, by full name, in lists of up to `SLICE`; as `all`.
+
+        Each list holds at the queue's end of its moment.
+        """
+        while most is None or most > 0:
+            names = await self._row_names(after, SLICE if most is None else min(SLICE, most))
+            if not names:
+                return
+            after, known = names[-1], Tables.of(self._base.master.tables)
+            found = [one for name in names if (one := known.alike(_in_log(name))) is not None]
+            most = None if most is None else most - len(found)
+            yield found
+            await asyncio.sleep(0)
+
+    async def _row_names(self, after: str, most: int) -> list[str]:
+        """Return the next full names of row tables, those of dropped ones too."""
+        for _ in iter(lambda: self._names.catch_up(Tables.of(self._base.master.tables)), True):
+            await asyncio.sleep(0)
+        return self._names.after(after, most)
+
+    async def _names_of_both(self, after: str) -> AsyncIterator[list[str]]:
+        """Yield full names of tables of both kinds, ascending, in lists of up to `SLICE`."""
+        commits, at = self._base.master.commit_tables.names_after(after), 0
+        while True:
+            rows = await self._row_names(after, SLICE)
+            names = sorted({*rows, *commits[at : at + SLICE]})[:SLICE]
+            if not names:
+                return
+            after = names[-1]
+            at = bisect_right(commits, after)
+            yield names
+            await asyncio.sleep(0)
+
+    async def _named(self, name: str) -> TableDescription | None:
+        """Return a table of either kind, None = it was dropped."""
+        schema, _, table = name.partition(".")
         row_table = self._rows.named(schema, table)
         if row_table is not None:
             return self._of_rows(row_table)
         try:
             return await self._of_commits(schema, table)
         except (UnknownSchemaError, UnknownTableError):
-            # Its error names the nearest table.
-            return self._of_rows(known_table(self._base.master.tables, name))
-
-    async def all(self) -> list[TableDescription]:
-        """Return all tables, by name."""
-        found = [self._of_rows(table) for table in self._base.master.tables.values()]
-        for table in list(self._base.master.commit_tables.values()):
-            schema, _, name = table.name.partition(".")
-            with suppress(UnknownSchemaError, UnknownTableError):  # it was dropped meanwhile
-                found.append(await self._of_commits(schema, name))
-        return sorted(found, key=lambda one: full_table_name(one.name))
+            return None
 
     def _of_rows(self, table: TableDefinition) -> TableDescription:
         master, place = self._base.master, self._rows.place(table)
@@ -116,6 +178,11 @@ class TableDescriptions:
     def _is_older(shown: ShownTable, newest: CommitTable | None) -> bool:
         placed = shown.placed
         return placed is not None and newest is not None and placed.version < newest.version
+
+
+def _in_log(name: str) -> str:
+    schema, _, table = name.partition(".")
+    return log_name(schema, table)
 
 
 def _location(place: TablePlace) -> str | None:

@@ -20,7 +20,7 @@ from sparktxlog.health.transaction_words import (
 )
 from sparktxlog.health.verdicts import alarms_of, banner_of, is_diverged, judge, replica_lines
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
-from sparktxlog.model.ids import transaction_id_from_text
+from sparktxlog.model.ids import full_table_name, transaction_id_from_text
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.status_words import awaited_text, batch_text, last_transfer_text, verdict_text
 from sparktxlog.model.transactions.receipt import Level
@@ -140,7 +140,9 @@ class DashboardViews:
             after: Tables whose names come after this one.
         """
         replicas = _furthest(status)
-        names = sorted(name for name in self._node.tables() if name > after)
+        after = full_table_name(after).lower() if after else ""
+        found = self._node.descriptions.row_tables(after, TABLES + 1)
+        names = [table.name async for tables in found for table in tables]
         shown = names[:TABLES]
         return {
             "sites": list(replicas),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -24,10 +26,16 @@ from sparktxlog.model.answers import (
     TableAt,
 )
 from sparktxlog.model.copying import CopyTicket
-from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
+from sparktxlog.model.ids import (
+    full_table_name,
+    table_name,
+    transaction_id_from_text,
+    transaction_id_to_text,
+)
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_kind import TableDescription
 from sparktxlog.model.transactions.receipt import Receipt
+from sparktxlog.runtime.commit_tables.table_descriptions import SLICE
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
@@ -36,6 +44,7 @@ _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
 #: Seconds until what was just ordered is on the disk; it takes a few milliseconds.
 _DURABLE_S = 10.0
+_encode = msgspec.json.Encoder().encode
 
 
 class StateRoutes(RouteHandlers):
@@ -72,12 +81,15 @@ class StateRoutes(RouteHandlers):
             )
         return replace(receipt, log_id=self._node.log_id)
 
-    async def tables(self, after: int, timeout: float) -> list[TableAt]:
+    async def tables(self, after: int, timeout: float, after_name: str, limit: int | None) -> bytes:
         await self._node.reach(after, timeout)
-        end = self._node.end
-        found = [self._at(end, table) for _, table in sorted(self._node.tables().items())]
+        end, pieces = self._node.end, list[bytes]()
+        async for tables in self._node.descriptions.row_tables(_full_name(after_name), limit):
+            end = self._node.end
+            if tables:
+                pieces.append(_encode([self._at(end, table) for table in tables])[1:-1])
         await self._durable(end)
-        return found
+        return _array(pieces)
 
     async def table(self, table: str, after: int, timeout: float) -> TableAt:
         await self._node.reach(after, timeout)
@@ -86,11 +98,17 @@ class StateRoutes(RouteHandlers):
         await self._durable(end)
         return found
 
-    async def descriptions(self, after: int, timeout: float) -> list[TableDescription]:
+    async def descriptions(
+        self, after: int, timeout: float, after_name: str, limit: int | None
+    ) -> bytes:
         await self._node.reach(after, timeout)
-        found = await self._node.descriptions.all()
+        found = await self._node.descriptions.all(_full_name(after_name), limit)
+        pieces = []
+        for first in range(0, len(found), SLICE):
+            pieces.append(_encode(found[first : first + SLICE])[1:-1])
+            await asyncio.sleep(0)
         await self._durable(max((one.position for one in found), default=0))
-        return found
+        return _array(pieces)
 
     async def description(self, table: str, after: int, timeout: float) -> TableDescription:
         await self._node.reach(after, timeout)
@@ -169,3 +187,17 @@ class StateRoutes(RouteHandlers):
 
     async def repair_files(self, body: RepairRequest) -> RepairedFiles:
         return await self._node.files.repair_segments(body.first, body.last)
+
+
+def _array(pieces: Iterable[bytes]) -> bytes:
+    """Return a JSON array of elements that are encoded, several to a piece."""
+    return b"[%b]" % b",".join(pieces)
+
+
+def _full_name(given: str) -> str:
+    """Return a name as lists of tables are ordered; empty for none.
+
+    Raises:
+        InvalidNameError: No table can have it (definite).
+    """
+    return full_table_name(table_name(given)).lower() if given else ""

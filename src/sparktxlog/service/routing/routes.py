@@ -140,6 +140,14 @@ FIRST_WINS = whole(
 )
 _SUBMIT = (LEVEL, TIMEOUT, AFTER)
 _REACH = (AFTER, seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
+_PAGE = (
+    Query(
+        "after_name",
+        "Tables after this one, in the order of their full names without case, as default.orders.",
+        "",
+    ),
+    whole("limit", "Tables at most; fewer are the last ones. Default: all.", low=1, high=1000),
+)
 _BEHIND = whole("after", "After this position.", 0)
 _AT_LEAST = whole("at_least", "Wait until it is reached.", 0)
 _LOG_ID = Query(
@@ -377,9 +385,9 @@ _QUESTIONS = (
         StatusAnswer,
         _TABLES,
     ),
-    get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH),
+    get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH, *_PAGE),
     get("/v1/tables/{table}", "table", "One row table", TableAt, *_REACH),
-    get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *_REACH),
+    get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *_REACH, *_PAGE),
     get("/v1/descriptions/{table}", "description", "One table", TableDescription, *_REACH),
     get("/v1/state-files", "state_files", "Where views for SQL are written", StateFilesAnswer),
     get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
@@ -457,7 +465,7 @@ _WORKERS = (
         _POLL,
         _PIECES,
     ),
-    get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH),
+    get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH, *_PAGE),
     get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
     _tell("/reports", "report", "State of the replica; verdict, plan", OwnReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
