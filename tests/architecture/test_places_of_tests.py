@@ -145,7 +145,6 @@ ELSEWHERE = {
     "runtime/metrics.py": "service/test_metrics.py",
     "runtime/node.py": "service/test_client_api.py",
     "runtime/node_status.py": "service/test_answers.py",
-    "runtime/process.py": "service/test_log_records.py",
     "runtime/replicas/all_replicas.py": "service/test_replica_routes.py",
     "runtime/replicas/lag_history.py": "service/test_views.py",
     "service/application.py": "service/test_access.py",
