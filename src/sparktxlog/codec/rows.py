@@ -141,7 +141,7 @@ def rows_to_arrow(table: str, rows: Sequence[Mapping[str, Any]], schema: pa.Sche
 
 @lru_cache(maxsize=1024)
 def _plan(schema: pa.Schema) -> tuple[tuple[str, pa.DataType, bool, _Convert], ...]:
-    return tuple((f.name, f.type, f.nullable, _converter(f.type)) for f in schema)
+    return tuple((f.name, f.type, f.nullable, converter_of(f.type)) for f in schema)
 
 
 def _wrong_value(
@@ -198,8 +198,11 @@ def type_name(kind: pa.DataType) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _converter(kind: pa.DataType, depth: int = 0) -> _Convert:
-    """Return the function from a JSON value (not null) to what `pa.array` takes exactly."""
+def converter_of(kind: pa.DataType, depth: int = 0) -> _Convert:
+    """Return the function from a JSON value (not null) to what `pa.array` takes exactly.
+
+    It raises ValueError, TypeError or OverflowError for a value that is of no such type.
+    """
     if depth > _MAX_DEPTH:
         raise SchemaMismatchError(f"types nest at most {_MAX_DEPTH} deep")
     if pa.types.is_boolean(kind):
@@ -360,7 +363,7 @@ def _moment(value: Any) -> tuple[str | None, datetime]:
 
 
 def _list(kind: pa.DataType, depth: int) -> _Convert:
-    convert = _converter(kind.value_type, depth + 1)
+    convert = converter_of(kind.value_type, depth + 1)
     nullable = kind.value_field.nullable
 
     def convert_list(value: Any) -> list[Any]:
@@ -374,7 +377,7 @@ def _list(kind: pa.DataType, depth: int) -> _Convert:
 
 
 def _struct(kind: pa.DataType, depth: int) -> _Convert:
-    fields = [(f.name, f.nullable, _converter(f.type, depth + 1)) for f in kind]
+    fields = [(f.name, f.nullable, converter_of(f.type, depth + 1)) for f in kind]
     names = {name for name, _, _ in fields}
 
     def convert_struct(value: Any) -> dict[str, Any]:
@@ -400,8 +403,8 @@ def _struct(kind: pa.DataType, depth: int) -> _Convert:
 
 
 def _map(kind: pa.DataType, depth: int) -> _Convert:
-    convert_key = _converter(kind.key_type, depth + 1)
-    convert_item = _converter(kind.item_type, depth + 1)
+    convert_key = converter_of(kind.key_type, depth + 1)
+    convert_item = converter_of(kind.item_type, depth + 1)
     text_keys = pa.types.is_string(kind.key_type)
     nullable = kind.item_field.nullable
 

@@ -32,7 +32,9 @@ print(pages, held - resident())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs glibc and /proc")
 def test_bodies_use_the_same_pages_and_rest_gives_them_back() -> None:
-    ran = subprocess.run([sys.executable, "-c", _BODIES], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", _BODIES], capture_output=True, text=True, check=True
+    )
     pages, given_back = map(int, ran.stdout.split())
     assert pages < 20_000  # 200 times two bodies of 256 pages are 102,400
     assert given_back > 24 << 20

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sparktxlog.codec.containers.payload import encode_payload
 from sparktxlog.codec.containers.sections import write_section
 from sparktxlog.codec.submits.content_digests import ContentDigests
+from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import LocalProtocolError
 from sparktxlog.model.signature import TableSignature
@@ -58,7 +59,7 @@ class _Group:
     def rows(self) -> tuple[pa.Table, np.ndarray, np.ndarray]:
         """All rows; and for each its transaction, and its operation there."""
         parts = [operation.rows for operation in self.operations]
-        rows = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+        rows = table_of(parts)
         counts = [part.num_rows for part in parts]
         txs = np.repeat(np.array(self.txs, dtype=np.int32), counts)
         return rows, txs, np.repeat(np.array(self.ops, dtype=np.int32), counts)

@@ -56,6 +56,8 @@ class ContentDigests:
         Returns:
             The place of each operation among those that count; None = it does not count.
         """
+        if _is_plain(transaction):
+            return [0]
         places = _counted_places(transaction)
         for place, operation in zip(places, transaction.operations, strict=True):
             if place is not None and (operation.rows is None or operation.claim is not None):
@@ -125,6 +127,19 @@ class RowsContent:
     def to_text(self) -> str:
         """Return the field `content` of an operation."""
         return f"{self._rows}:{self._word % (1 << 64):016x}"
+
+
+def _is_plain(transaction: PreparedTransaction) -> bool:
+    """Return whether a transaction has nothing but rows without a claim, for one operation."""
+    operations = transaction.operations
+    return (
+        len(operations) == 1
+        and (rows := operations[0].rows) is not None
+        and rows.num_rows > 0
+        and operations[0].claim is None
+        and not (transaction.commits or transaction.staged_commits or transaction.participants)
+        and transaction.mark is None
+    )
 
 
 def _counted_places(transaction: PreparedTransaction) -> list[int | None]:

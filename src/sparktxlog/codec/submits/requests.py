@@ -48,6 +48,7 @@ from sparktxlog.codec.submits.condition_requests import (
     request_of_condition,
 )
 from sparktxlog.codec.submits.mark_requests import check_prepared, participants_of
+from sparktxlog.codec.submits.plain_rows import PlainRows, plain_rows
 from sparktxlog.codec.submits.transactions import (
     PreparedOperation,
     PreparedTransaction,
@@ -385,7 +386,8 @@ class Preparation:
                 prepared.append(found)
         if measured:
             _check_size(prepared, self._limits)
-        _check_changed(prepared, changed)
+        if changed:
+            _check_changed(prepared, changed)
         self.operations, self._created = tuple(prepared), created
         self._changed = frozenset(changed)
         self.given, self._predicates = given, predicates
@@ -497,7 +499,8 @@ def _prepare_operation(
     _check_claim(definition, claim, rows.num_rows)
     if not rows.num_rows:
         return without_rows(definition, kind)
-    check_rows(definition, kind, rows)
+    if not isinstance(rows, PlainRows):
+        check_rows(definition, kind, rows)
     return PreparedOperation(table=table, kind=kind, schema_version=version, rows=rows, claim=claim)
 
 
@@ -513,9 +516,12 @@ def without_rows(definition: TableDefinition, kind: OperationKind) -> PreparedOp
     )
 
 
-def _rows(operation: OperationRequest, definition: TableDefinition, limits: RunLimits) -> pa.Table:
+def _rows(
+    operation: OperationRequest, definition: TableDefinition, limits: RunLimits
+) -> pa.Table | PlainRows:
     if operation.rows is not None:
-        return rows_to_arrow(
+        plain = plain_rows(definition, operation.kind, operation.rows)
+        return plain or rows_to_arrow(
             definition.name, operation.rows, row_schema(definition, operation.kind)
         )
     try:

@@ -28,7 +28,8 @@ class PreparedOperation:
     table: str
     kind: OperationKind
     schema_version: int = 1
-    #: Inline rows: a pyarrow.Table with exactly the columns the kind needs (all, or the keys).
+    #: Inline rows: a pyarrow.Table with exactly the columns the kind needs (all, or the keys), or
+    #: `PlainRows` of these.
     rows: Any = None
     files: tuple[StagedFile, ...] = ()
     definition: TableDefinition | None = None
