@@ -77,10 +77,13 @@ def test_a_small_file_that_is_changed_before_it_is_ordered(
             cycle, go_on = a.caller.node.core.cycle, asyncio.Event()
             submit, asked = cycle.submit_single, asyncio.Event()
 
-            async def held(*args: Any) -> Any:
+            async def later(*args: Any) -> Any:
                 asked.set()
                 await go_on.wait()
                 return await submit(*args)
+
+            def held(*args: Any) -> asyncio.Task[Any]:
+                return asyncio.create_task(later(*args))
 
             monkeypatch.setattr(cycle, "submit_single", held)
             add = a.table.add(b"many rows" * 100)

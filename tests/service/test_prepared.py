@@ -218,9 +218,9 @@ def test_marks_of_a_synchronous_one_are_synchronous(
             assert [one.holders for one in b.base.master.undecided] == [2]
             holders, submit = [], b.core.cycle.submit_single
 
-            async def spied(transaction: Any, acceptance: Any, needed: int, *more: Any) -> Any:
+            def spied(transaction: Any, acceptance: Any, needed: int, *more: Any) -> Any:
                 holders.append(needed)
-                return await submit(transaction, acceptance, needed, *more)
+                return submit(transaction, acceptance, needed, *more)
 
             monkeypatch.setattr(b.core.cycle, "submit_single", spied)
             await asyncio.to_thread(_mark, b.config.master_url, "p")

@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -237,6 +238,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Read], body: bytes, what: str) -> _R
         ) from error
 
 
+@lru_cache(maxsize=64)
 def parse_level(text: str) -> tuple[Level, int]:
     """Return level and number of sites of `accepted`, `ordered`, `applied`, `applied(2)` …
 

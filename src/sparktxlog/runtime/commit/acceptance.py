@@ -37,6 +37,7 @@ from sparktxlog.runtime.commit.receipts import (
     Submission,
     check_sites,
     decided_receipt,
+    done_until,
     make_receipt,
 )
 from sparktxlog.runtime.foundation import Foundation
@@ -74,6 +75,8 @@ class Submits:
         self._replicas = replicas
         self._lag = lag
         self._space = space
+        #: Levels for which disk and quorum were looked at in this turn of the event loop.
+        self._taken: set[Level] = set()
 
     # -- transactions ------------------------------------------------------------------------------
 
@@ -157,19 +160,16 @@ class Submits:
         if tx.mark is not None:
             holders_needed = max(holders_needed, self._check_mark(tx.mark))
         self._check_takes(level)
-        try:
-            async with asyncio.timeout_at(deadline):
-                submission, index = await self._cycle.submit_single(
-                    tx, acceptance, holders_needed, content
-                )
-        except TimeoutError:
+        opened = self._cycle.submit_single(tx, acceptance, holders_needed, content)
+        if not await done_until(opened, deadline):
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
                 f"transaction {text} has not reached {level.value!r} in time",
                 hint="Ask for its id before you submit it again.",
                 transaction_id=text,
                 reached=None,
-            ) from None
+            )
+        submission, index = opened.result()
         left = max(0.0, deadline - asyncio.get_running_loop().time())
         receipt = await self._wait(content, submission, index, level, sites, left)
         return self._of_the_first(content, receipt)
@@ -447,8 +447,13 @@ class Submits:
                 f"node {self._base.config.node_id!r} is paused and takes no transactions",
                 hint="Submit at another site, or end the pause with `sparktxlog peer continue`.",
             )
+        if level in self._taken:
+            return  # many single posts come in one turn, and a look costs as much as a post
         self._space.check()
         self._membership.epochs.restriction.check(level, self._base.config.suspect_timeout)
+        if not self._taken:
+            asyncio.get_running_loop().call_soon(self._taken.clear)
+        self._taken.add(level)
 
     async def _known(
         self, content: Content, position: int | None, level: Level, sites: int, timeout: float

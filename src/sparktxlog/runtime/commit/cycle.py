@@ -198,14 +198,16 @@ class Cycle:
         )
         return submission
 
-    async def submit_single(
+    def submit_single(
         self,
         transaction: PreparedTransaction,
         acceptance: Acceptance | None,
         holders: int,
         content: Content | None = None,
-    ) -> tuple[Submission, int]:
-        """Add a transaction to the next run; return the run and its index there.
+    ) -> asyncio.Future[tuple[Submission, int]]:
+        """Add a transaction to the next run; return the run and its index there, once it is made.
+
+        Whoever submits the same id meanwhile gets the same future, so none may be cancelled.
 
         Args:
             acceptance: What is known of its id.
@@ -223,7 +225,7 @@ class Cycle:
             single = self._queue_single(transaction, acceptance, holders)
         elif content is not None:
             content.check(Content(single.transaction))
-        return await asyncio.shield(single.opened)
+        return single.opened
 
     def _queue_single(
         self, transaction: PreparedTransaction, acceptance: Acceptance | None, holders: int

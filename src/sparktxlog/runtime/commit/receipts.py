@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from sparktxlog import errors
 from sparktxlog.errors import (
@@ -477,6 +478,33 @@ class Receipts:
             if not waiter.future.done():
                 waiter.future.set_exception(error)
         submission.waiters.clear()
+
+
+async def done_until(future: asyncio.Future[Any], deadline: float) -> bool:
+    """Wait for a future that others wait for too; return whether it was done in time.
+
+    Args:
+        deadline: By the event loop's clock.
+    """
+    if future.done():
+        return True
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def end(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    future.add_done_callback(end)
+    timer = loop.call_at(deadline, end)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        future.remove_done_callback(end)
+        if not future.done():  # nobody may look at its error later
+            future.add_done_callback(lambda late: late.cancelled() or late.exception())
+    return future.done()
 
 
 _REJECTIONS: dict[str, type[TxLogError]] = {

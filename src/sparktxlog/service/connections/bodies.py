@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from sparktxlog.errors import OversizeError
 from sparktxlog.runtime.tokens.budgets import Budget
@@ -53,8 +52,7 @@ class Bodies:
         async with self.of(request, limit) as body:
             return body
 
-    @asynccontextmanager
-    async def of(self, request: Request, limit: int | None = None) -> AsyncIterator[bytes]:
+    def of(self, request: Request, limit: int | None = None) -> AbstractAsyncContextManager[bytes]:
         """Give a body; its bytes count until the block is left.
 
         Args:
@@ -65,37 +63,79 @@ class Bodies:
             OversizeError: It is longer; nothing happened (definite).
             BusyError: The memory for requests is used up; nothing happened (definite).
         """
-        async with self.pieces_of(request, limit) as pieces:
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
-            yield body
+        return _Whole(self.pieces_of(request, limit))
 
-    @asynccontextmanager
-    async def pieces_of(
-        self, request: Request, limit: int | None = None
-    ) -> AsyncIterator[list[bytes]]:
+    def pieces_of(self, request: Request, limit: int | None = None) -> _Pieces:
         """Give a body in the pieces in which it came; as `of`."""
         limit = self.limit if limit is None else min(limit, self.limit)
-        taken, size, holder = 0, 0, ""
-        pieces: list[bytes] = []
+        return _Pieces(request, self._memory, limit)
+
+
+class _Pieces(AbstractAsyncContextManager[list[bytes]]):
+    """A body in pieces: a class, because each post of one row has one."""
+
+    __slots__ = ("_holder", "_limit", "_memory", "_pieces", "_request", "_taken")
+
+    def __init__(self, request: Request, memory: Budget, limit: int) -> None:
+        self._request, self._memory, self._limit = request, memory, limit
+        self._pieces: list[bytes] = []
+        self._taken, self._holder = 0, ""
+
+    async def __aenter__(self) -> list[bytes]:
         try:
-            async for piece in request.stream():
-                size += len(piece)
-                if size <= limit:
-                    holder = self._memory.take(len(piece))
-                    taken += len(piece)
-                    pieces.append(piece)
-                elif size <= 2 * limit:
-                    # Read on for a while: a client that still writes does not read the answer.
-                    pieces.clear()
-                else:
-                    break
-            if size > limit:
-                raise _too_long(size, limit)
-            yield pieces
-        finally:
-            if taken:
-                self._memory.give(holder, taken)
+            await self._read()
+        except BaseException:
+            self._give()
+            raise
+        return self._pieces
+
+    async def __aexit__(self, *_: object) -> None:
+        self._give()
+
+    def _give(self) -> None:
+        if self._taken:
+            self._memory.give(self._holder, self._taken)
+            self._taken = 0
+
+    async def _read(self) -> None:
+        receive, limit, size, more = self._request.receive, self._limit, 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            piece, more = message.get("body", b""), message.get("more_body", False)
+            size += len(piece)
+            if not piece:
+                continue
+            if size <= limit:
+                self._holder = self._memory.take(len(piece))
+                self._taken += len(piece)
+                self._pieces.append(piece)
+            elif size <= 2 * limit:
+                # Read on for a while: a client that still writes does not read the answer.
+                self._pieces.clear()
+            else:
+                break
+        if size > limit:
+            raise _too_long(size, limit)
+
+
+class _Whole(AbstractAsyncContextManager[bytes]):
+    """A body as a whole."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self, pieces: _Pieces) -> None:
+        self._pieces = pieces
+
+    async def __aenter__(self) -> bytes:
+        pieces = await self._pieces.__aenter__()
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        return body
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._pieces.__aexit__()
 
 
 def _too_long(size: int, limit: int) -> OversizeError:

@@ -92,6 +92,7 @@ class Waiting(NamedTuple):
     first_wins: bool
 
 
+_NO_QUERY: Mapping[str, str] = {}
 #: JSON of more bytes is checked in a thread; Arrow always is.
 THREAD_BYTES = 32 << 10
 #: Predicates of more characters are parsed in a thread.
@@ -300,6 +301,8 @@ class SubmitRoutes(RouteHandlers):
 
         The body is read after that, so a waiting request needs no memory.
         """
+        if not request.scope.get("query_string"):
+            return 0.0
         after = AFTER.read(request.query_params.get(AFTER.name))
         if not after:
             return 0.0
@@ -491,7 +494,7 @@ def waiting_of(
     waited: float = 0.0,
 ) -> Waiting:
     """Return what the query and the body say, less the seconds waited; the query overrides."""
-    query = request.query_params
+    query = request.query_params if request.scope.get("query_string") else _NO_QUERY
     found, sites = parse_level(query.get(LEVEL.name) or level or LEVEL.default)
     given = query.get(TIMEOUT.name)
     if given is None and timeout_s is not None:

@@ -26,6 +26,7 @@ from sparktxlog.service.routing.declared_route import JSON, Role, Route
 _log = logging.getLogger("sparktxlog.service")
 
 _encode_json = msgspec.json.Encoder().encode
+_JSON_TYPE = (b"content-type", JSON.encode())
 
 #: What the application calls.
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -125,7 +126,8 @@ def endpoint(route: Route, handler: Handler, door: Door, note: Note) -> Endpoint
         began = False
         try:
             values = await door.admit(request, route)
-            route.check_names(request.query_params)
+            if request.scope.get("query_string"):
+                route.check_names(request.query_params)
             if route.hot:
                 began = True
                 found = await handler(request)
@@ -230,6 +232,15 @@ def problem_response(error: TxLogError, status: int | None = None) -> Response:
     )
 
 
+class _Json(Response):
+    """An answer in JSON; made without the general headers of `Response`, for each post has one."""
+
+    def __init__(self, body: bytes) -> None:
+        self.status_code, self.background = 200, None
+        self.body = body
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), _JSON_TYPE]
+
+
 def json_response(value: object) -> Response:
     """Return a value as JSON; dataclasses and enums too."""
-    return Response(_encode_json(value), media_type=JSON)
+    return _Json(_encode_json(value))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction
-from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.errors import BusyError, CommitStateUnknownError, TxLogError
 from sparktxlog.model.transactions.operation import RunManifest
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.commit.acceptance import Submits
@@ -127,5 +127,47 @@ def test_an_old_transaction_has_the_outcome_that_is_kept(rejected: bool | None) 
         else:
             told = await node.repeated(Content(several), level=Level.ORDERED, timeout=1)
             assert told is not None and bool(told.rejections) is rejected
+
+    asyncio.run(main())
+
+
+def test_disk_and_quorum_are_looked_at_once_for_all_that_comes_in_a_turn_of_the_loop() -> None:
+    """What is refused is looked at again by each, and so is everything in the next turn."""
+    looks: list[str] = []
+    failing: set[str] = set()
+
+    def look(name: str) -> None:
+        looks.append(name)
+        if name in failing:
+            raise BusyError(name)
+
+    async def main() -> None:
+        base: Any = SimpleNamespace(
+            config=SimpleNamespace(node_id="A", suspect_timeout=1.0),
+            journal=None,
+            master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
+            ordered=ReachedPosition(0),
+            settings=SimpleNamespace(in_force=SimpleNamespace(paused=False)),
+            ending=asyncio.Event(),
+        )
+        node = submits_of(base, None)
+        restriction = SimpleNamespace(check=lambda level, patience: look(level.value))
+        node._membership.epochs = cast(Any, SimpleNamespace(restriction=restriction))
+        node._space = cast(Any, SimpleNamespace(check=lambda: look("disk")))
+
+        async def turn(*levels: Level) -> list[str]:
+            looks.clear()
+            asked = (node.reach_for_submit(1, level, 1, 0) for level in levels)
+            errors = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(error, TxLogError) for error in errors)
+            return list(looks)
+
+        ordered, accepted = Level.ORDERED, Level.ACCEPTED
+        assert await turn(ordered, ordered, ordered) == ["disk", "ordered"]
+        assert await turn(ordered, accepted) == ["disk", "ordered", "disk", "accepted"]
+        failing.add("ordered")
+        assert await turn(ordered, ordered) == 2 * ["disk", "ordered"]
+        base.settings.in_force.paused = True
+        assert await turn(ordered) == []
 
     asyncio.run(main())

@@ -127,7 +127,7 @@ def test_commits_of_different_tables_share_a_run(
 ) -> None:
     async def main() -> None:
         cycle, made = assembling(WaitingCore(), most=5)
-        places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in waiting]
+        places = [cycle.submit_single(one, None, 0) for one in waiting]
         await asyncio.sleep(0)
         task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
         found = await asyncio.gather(*places)
@@ -147,7 +147,7 @@ def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version
             is_awaited=awaited.__contains__, lost_to=lambda commits: lost.get(commits[0].uuid)
         )
         cycle, made = assembling(WaitingCore(), most=5, rivals=rivals)
-        places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in (first, second)]
+        places = [cycle.submit_single(one, None, 0) for one in (first, second)]
         task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
         await places[1]
         assert made == [[2]]
@@ -176,7 +176,7 @@ def test_a_repeat_of_what_another_node_got_ordered_meanwhile_is_not_told_as_lost
         cycle, made = assembling(core, rivals=rivals)
         first, second = _commit(1, 1), _commit(2, 2)
         core.ordered.add(first.transaction_id)
-        places = [asyncio.create_task(cycle.submit_single(one, None, 0)) for one in (first, second)]
+        places = [cycle.submit_single(one, None, 0) for one in (first, second)]
         task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
         await places[0]
         with pytest.raises(VersionConflictError):

@@ -22,7 +22,7 @@ from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.runtime.commit import receipts as receipts_module
-from sparktxlog.runtime.commit.receipts import Receipts, check_sites, rejection_error
+from sparktxlog.runtime.commit.receipts import Receipts, check_sites, done_until, rejection_error
 
 IDS = b"".join(bytes([i]) * 16 for i in range(3))
 
@@ -402,5 +402,22 @@ def test_who_waits_for_a_run_that_a_new_view_left_out_is_told_so() -> None:
         receipts.ordered(replace(entry(), header=kept), 1, 3)
         assert (await waits[0]).position == 11
         assert len(receipts) == 0
+
+    run(main())
+
+
+def test_a_shared_future_is_waited_for_until_a_time_and_stays() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        shared: asyncio.Future[int] = loop.create_future()
+        waits = [asyncio.create_task(done_until(shared, loop.time() + 60)) for _ in range(3)]
+        assert not await done_until(shared, loop.time())
+        waits[0].cancel()
+        await asyncio.sleep(0)
+        shared.set_result(7)
+        assert await asyncio.gather(*waits[1:]) == [True, True]
+        assert waits[0].cancelled()
+        assert await done_until(shared, loop.time())
+        assert shared.result() == 7
 
     run(main())
