@@ -45,8 +45,9 @@ _log = structlog.get_logger("sparktxlog.fetching")
 _PARALLEL_RUNS = 16
 #: Attempts at one source before the next source is asked.
 _ATTEMPTS = 2
-#: Containers up to this size are verified on the event loop, larger ones in a thread.
-_SMALL_BYTES = 32 << 10
+#: Containers up to this size are verified on the event loop, which takes half a millisecond; larger
+#: ones in a thread.
+_SMALL_BYTES = 512 << 10
 #: The place of the own files fails: that says nothing of a file, which is looked at later.
 OWN_PLACE_FAILS = (DiskFullError, StuckFilesError, *STORE_AWAY)
 #: Names this work in messages about failures of the own place.

@@ -41,6 +41,8 @@ class SitesData:
         self.commit_tables = commit_tables
         #: What was sent to the peers last, without waiting for another post.
         self._sent: SiteData | None = None
+        #: End of the queue at which somebody looked for tables with rows, and whether there are.
+        self._looked = (("", -1), False)
         membership.own_data = self.own
 
     def own(self) -> SiteData | None:
@@ -116,8 +118,11 @@ class SitesData:
     def _any_rows(self) -> bool:
         """Return whether there are row tables with rows."""
         master = self._base.master
-        counted = (master.writes(table) for table in master.tables)
-        return any(writes.version > 0 for writes in counted)
+        end = (master.view.log_id, master.base.position)
+        if self._looked[0] != end:  # a status asks several times, and there may be 10,000 tables
+            counted = (master.writes(table) for table in master.tables)
+            self._looked = (end, any(writes.version > 0 for writes in counted))
+        return self._looked[1]
 
     def _in_sync(self) -> dict[str, int]:
         """Return site → position of its replica that is in sync and not contested."""

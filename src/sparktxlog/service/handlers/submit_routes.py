@@ -12,7 +12,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -95,6 +95,8 @@ class Waiting(NamedTuple):
 _NO_QUERY: Mapping[str, str] = {}
 #: JSON of more bytes is checked in a thread; Arrow always is.
 THREAD_BYTES = 32 << 10
+#: Runs of more bytes or rows are checked in a thread; a check of these takes a few milliseconds.
+SHORT_BYTES, SHORT_ROWS = 512 << 10, 4_096
 #: Predicates of more characters are parsed in a thread.
 _THREAD_PREDICATE = 1_000
 #: Bodies above wait for each other, bytes: JSON takes many times its size when it is decoded, so
@@ -117,6 +119,7 @@ class SubmitRoutes(RouteHandlers):
             transactions=node.config.run_limit_transactions,
             size_bytes=node.config.run_limit_bytes,
         )
+        self._short = replace(self._limits, size_bytes=min(SHORT_BYTES, self._limits.size_bytes))
         #: Limits of what a node with other limits may have taken, and is compared here.
         self._widest = RunLimits(size_bytes=max(self._limits.size_bytes, node.config.body_limit))
 
@@ -320,7 +323,7 @@ class SubmitRoutes(RouteHandlers):
             self._turn_of(self._large_arrow, len(payload)),
         ):
             try:
-                manifest = await asyncio.to_thread(check, payload, self._node.tables())
+                manifest = await self._validated(payload)
             except StaleSchemaError as error:
                 stale, manifest = error, read_manifest(payload)
         check_writes(lambda: [block.table for block in manifest.blocks])
@@ -330,6 +333,20 @@ class SubmitRoutes(RouteHandlers):
         receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         self._named(manifest.staged_files)
         return self._told(receipt, rows=_rows_of(manifest))
+
+    async def _validated(self, payload: bytes) -> RunManifest:
+        """Check a run against the tables, in a thread if that takes much; errors as `validate_run`.
+
+        A short one says itself how many rows it has.  One that has others is refused before they
+        are looked at, and one that inflates beyond what is short goes to a thread.
+        """
+        tables = self._node.tables()
+        if len(payload) <= SHORT_BYTES:
+            blocks = read_manifest(payload).blocks
+            if sum(one.inline.rows for one in blocks if one.inline is not None) <= SHORT_ROWS:
+                with suppress(OversizeError):
+                    return validate_run(payload, tables, self._short)
+        return await asyncio.to_thread(validate_run, payload, tables, self._limits)
 
     async def submit_rows(self, request: Request) -> Response:
         waiting = waiting_of(request, waited=await self.reach(request))
