@@ -58,6 +58,7 @@ from sparktxlog.service.routing.endpoints import (
     Endpoint,
     Handler,
     RouteHandlers,
+    address_of,
     endpoint,
     problem_response,
 )
@@ -216,7 +217,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
     def check_token(request: Request, route: Route) -> dict[str, str]:
         grant = tokens.grant(request)
         asks.set(tokens.name(request, grant))  # also for the entry of a refusal
-        asks_from.set(request.client.host if request.client else "")
+        asks_from.set(address_of(request))
         if route.role is Role.BROWSER or (route.role is Role.CLIENT and route.method == "GET"):
             tokens.check_reader(request)
         else:

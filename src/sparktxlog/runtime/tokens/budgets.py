@@ -60,11 +60,11 @@ class Budget:
 
     def has(self, holder: str) -> int:
         """Return how much a token has."""
-        return self._held[holder]
+        return self._held.get(holder, 0)
 
     def fits(self, holder: str, amount: int = 1) -> bool:
         """Return whether a token may have so much more."""
-        mine, left = self._held[holder], self.most - self.used - amount
+        mine, left = self._held.get(holder, 0), self.most - self.used - amount
         return left >= 0 and (not mine or mine + amount <= 2 * left)
 
     def take(self, amount: int = 1, holder: str | None = None) -> str:
@@ -90,6 +90,8 @@ class Budget:
         self._held[holder] -= amount
         if not self._held[holder]:
             del self._held[holder]
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

@@ -16,7 +16,7 @@ from sparktxlog.model.answers import AuditEntry
 from sparktxlog.runtime.audit_trail import DONE, NOBODY, RINGS, asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.declared_route import Role, Route, get
-from sparktxlog.service.routing.endpoints import Handler, Note, RouteHandlers
+from sparktxlog.service.routing.endpoints import Handler, Note, RouteHandlers, address_of
 from sparktxlog.service.routing.query import Query, whole
 
 #: Seconds that an answer waits for its entry: a full disk must not hold back a request that makes
@@ -65,7 +65,7 @@ def noting(route: Route, node: Node) -> Note:
         is_noted = route.is_act or isinstance(error, UnauthorizedError | BusyError)
         if not is_noted or (began and route.role is Role.ADMIN):
             return
-        address = request.client.host if request.client else ""
+        address = address_of(request)
         who = asks.get() if proves else route.role.value
         if isinstance(error, UnauthorizedError) and (error.http_status == 401 or not proves):
             who = NOBODY

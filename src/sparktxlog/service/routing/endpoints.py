@@ -100,6 +100,12 @@ class Door:
         return problem_response(error)
 
 
+def address_of(request: Request) -> str:
+    """Return the address that a request comes from, empty = unknown."""
+    client = request.scope.get("client")
+    return str(client[0]) if client else ""
+
+
 def take_place(request: Request, proof: Proof) -> None:
     """Give a request's connection the place that its caller has a right to.
 
