@@ -174,7 +174,7 @@ class Node:
             "status_with_tables": lambda: self.status(tables=True),
             "info": self.info,
             "descriptions": self.descriptions.all,
-            "commit_tables": self.catalog.overview.lines,
+            "commit_tables": self.catalog.overview.listed,
             "prepared": self.prepared,
             "incoming": lambda: self.incoming(_MOST_RECORDS),
             "survival": self.survivals,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -17,6 +18,8 @@ from sparktxlog.runtime.foundation import Foundation
 
 #: Most tables that a status lists, which is asked for often.
 _MOST_LISTED = 100
+#: Tables that are looked at before the event loop does other work.
+SLICE = 64
 
 
 class TableOverview:
@@ -97,6 +100,16 @@ class TableOverview:
     def lines(self) -> list[CommitTableLine]:
         """Return all tables, by name."""
         return self.show(tables=True)["tables"]
+
+    async def listed(self) -> list[CommitTableLine]:
+        """Return the same, some tables at a time: there may be 10,000, and others wait."""
+        found: list[CommitTableLine] = []
+        tables, failures = list(self._all()), self._placer.failures()
+        for first in range(0, len(tables), SLICE):
+            for table in tables[first : first + SLICE]:
+                found.append(self._line(table, self._state_of(table, failures), failures))
+            await asyncio.sleep(0)
+        return found
 
     def _all(self) -> Iterator[CommitTable]:
         return iter(self._base.master.commit_tables.values())

@@ -56,7 +56,7 @@ class StateRoutes(RouteHandlers):
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
         self.state_files = node.state_files.begin
-        self.commit_tables = node.catalog.overview.lines
+        self.commit_tables = node.catalog.overview.listed
         self.check_commit_table = node.catalog.recounts.check
         self.signatures, self.settings = node.signatures, node.settings
         self.maintain, self.change_settings = node.maintain, node.change_settings
