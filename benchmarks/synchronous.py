@@ -2,19 +2,31 @@
 
 Single POSTs to `ordered` at one of three nodes, ordinary and synchronous in turn: with as many
 holders as the acquisition quorum, which is the default, and with one more, from all three.
+
+Before that lone commits, one after the other: what the second copy adds to the first.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 
 from benchmarks.cluster import Cluster
 from benchmarks.posts import alternate
-from benchmarks.results import Figure, at_least, informing
+from benchmarks.results import Figure, at_least, beside, informing
 from sparktxlog import Client
+
+#: Name of a lone commit → its level, and whether it is synchronous.
+_LONE = {
+    "one copy, `accepted`": ("accepted", False),
+    "two copies, `acquired`": ("acquired", False),
+    "two copies, `ordered`": ("ordered", False),
+    "two copies, `ordered` and synchronous": ("ordered", True),
+}
 
 
 def run(short: bool) -> list[Figure]:
@@ -23,13 +35,35 @@ def run(short: bool) -> list[Figure]:
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
         Cluster(Path(directory)) as cluster,
     ):
-        return _posts(cluster, 500 if short else 5_000)
+        url = cluster.urls["A"]
+        with Client(url) as client:
+            client.create_table("events", {"id": "bigint", "name": "string", "value": "double"})
+            lone = _lone(client, 20 if short else 300)
+        return [*lone, *_posts(cluster, 500 if short else 5_000)]
+
+
+def _lone(client: Client, turns: int) -> list[Figure]:
+    """Measure commits of one row of each kind in turn, each after the one before is ordered."""
+    taken: dict[str, list[float]] = {name: [] for name in _LONE}
+    for turn in range(turns + 10):
+        for name, (level, is_sync) in _LONE.items():
+            begin = time.perf_counter()
+            with client.transaction(level=level, is_sync=is_sync) as t:
+                t.append("events", [{"id": turn, "name": "lone", "value": 0.5}])
+            spent = time.perf_counter() - begin
+            client.wait(t.receipt, "ordered")
+            if turn >= 10:  # those before warm up
+                taken[name].append(1e3 * spent)
+    medians = {name: statistics.median(times) for name, times in taken.items()}
+    one, *others, last = medians
+    return [
+        *(informing(f"lone commit, p50: {name}", medians[name], "ms") for name in (one, *others)),
+        beside(f"lone commit, p50: {last}", medians[last], "ms", one, medians[one], 1.2),
+    ]
 
 
 def _posts(cluster: Cluster, total: int) -> list[Figure]:
     url = cluster.urls["A"]
-    with Client(url) as client:
-        client.create_table("events", {"id": "bigint", "name": "string", "value": "double"})
     port = int(url.rsplit(":", 1)[1])
     ordinary, two_holders = alternate(port, total, is_sync=True)
     _need(url, "N")
