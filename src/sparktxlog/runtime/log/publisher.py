@@ -45,6 +45,8 @@ _log = structlog.get_logger("sparktxlog.publisher")
 #: Most runs and transactions in one commit.
 _MAX_RUNS = 256
 _MAX_TRANSACTIONS = 30_000
+#: Files are merged after a publish, unless more transactions than so many wait for the next one.
+_BEHIND = 10_000
 #: Least time between two commits to the tables of reports, seconds.
 _REPORTS_INTERVAL_S = 5.0
 _MAX_REPORTS = 4_096
@@ -228,6 +230,14 @@ class Publisher:
         until = monotonic() + self._interval_s
         while self._pruning.step(self._published, self._expire_tables):
             if self._stopping or monotonic() > until:
+                return
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Merge small files of the queue table, but while publishing is behind as few as it may."""
+        while (queue := self._queue) is not None and not self._stopping:
+            behind = self._ordered - self._published
+            if not queue.tidy(late=behind > _BEHIND) or behind:
                 return
 
     def _expire_tables(self, position: int, before: datetime) -> None:

@@ -1,19 +1,20 @@
 """Delta tables of `log/`, written by this process alone: appended, compacted, repaired.
 
-Readers see plain tables at reader version 1 / writer version 2.  Files, commits and directories
-are written and fsynced here; delta-rs only writes checkpoints.  The next commit of the same version
-overwrites the files of an undone commit.
+Readers see plain tables at reader version 1 / writer version 2.  Files, commits, checkpoints and
+directories are written and fsynced here, from a state that was read once (decision 100).  The next
+commit of the same version overwrites the files of an undone commit.
 
-Every ~100 commits `maintain` merges small files into one, writes a checkpoint, and drops expired
-log entries and replaced files.  Without that each commit would cost more than the one before.
+Every 100 commits a checkpoint is written, and expired log entries and replaced files are dropped.
+Small files are merged by `tidy`, a bounded piece at a time, when there is nothing better to do.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -24,7 +25,7 @@ from deltalake import Schema
 
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.delta.checkpoints import drop_torn
-from sparktxlog.delta.classic_checkpoints import write_classic
+from sparktxlog.delta.classic_checkpoints import drop_expired, write_state
 from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
 from sparktxlog.delta.log_files import (
     commit_path,
@@ -41,7 +42,8 @@ from sparktxlog.files.durability import (
     sync_directory,
     sync_file,
 )
-from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
+from sparktxlog.storage.log_tables.small_files import MOST_SMALL, pieces_of
+from sparktxlog.storage.parquet_files import RowStatistics, repeating_columns, write_parquet
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1
@@ -51,13 +53,11 @@ _PROPERTIES = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-#: Files below this are merged; merging stops growing them there.
-_SMALL_BYTES = 8 << 20
 #: Characters of a file's name up to its number.
 _NUMBERED = len("part-") + 20
 #: Rows held in memory while merging.
 _MERGE_ROWS = 65_536
-#: How long files stay that `maintain` replaced, milliseconds: a reader may be about to open one.
+#: How long files stay that a merge replaced, milliseconds: a reader may be about to open one.
 _RETENTION_MS = 3_600_000
 
 
@@ -76,8 +76,8 @@ class LogTable:
         StorageError: It needs features that are not known here, or the disk fails.
     """
 
-    #: Commits between two runs of `maintain`.
-    maintain_every = 100
+    #: Commits between two checkpoints, and between two looks for small files.
+    checkpoint_every, look_every = 100, 32
 
     def __init__(
         self, directory: Path, schema: pa.Schema, *, app_id: str = "", safe_version: int = -1
@@ -97,7 +97,9 @@ class LogTable:
         with storing(directory):
             self._sync_names()
         self._state = LogState.read(directory) if found is None or undone else found
-        self._commits = self.version % self.maintain_every
+        self._commits = self.version % self.checkpoint_every
+        #: `tidy` looks for small files again at this version.
+        self._look_at = 0
 
     def _known_state(self) -> LogState | None:
         """Return what is there, None = nothing, or it is torn; it is not repaired yet.
@@ -171,8 +173,8 @@ class LogTable:
             actions.append({"txn": {"appId": self._app_id, "version": transaction}})
         self._commit(actions)
         self._commits += 1
-        if self._commits >= self.maintain_every:
-            self.maintain()
+        if self._commits >= self.checkpoint_every:
+            self._write_checkpoint()
         return self.version
 
     def _refresh(self) -> None:
@@ -185,12 +187,43 @@ class LogTable:
         self._stale = False
 
     def maintain(self) -> None:
-        """Merge small files, write a checkpoint, drop what has expired."""
+        """Merge all small files, write a checkpoint, drop what has expired."""
+        self._refresh()
+        for paths in self._pieces(all_of_them=True):
+            self._merge(paths)
+        self._write_checkpoint()
+
+    def tidy(self, *, late: bool = False) -> bool:
+        """Merge a piece of the small files, some ten thousand rows at most; return if any was.
+
+        Args:
+            late: Only if there are so many that readers and checkpoints become slow.
+
+        Raises:
+            StorageError: Try again.
+        """
+        if self.version < self._look_at:
+            return False
+        self._refresh()
+        pieces = self._pieces()
+        if pieces and not (late and sum(map(len, pieces)) < MOST_SMALL):
+            self._merge(pieces[0])
+            return True
+        self._look_at = self.version + self.look_every
+        return False
+
+    def _pieces(self, *, all_of_them: bool = False) -> list[list[str]]:
+        files = [(path, self._state.rows(path)) for path in sorted(self._state.adds)]
+        return pieces_of(files, all_of_them=all_of_them)
+
+    def _write_checkpoint(self) -> None:
+        """Write a checkpoint, and drop what has expired."""
         self._commits = 0
         self._refresh()
-        self._merge_small_files()
-        write_classic(self.directory, cleans=True)
         self._vacuum(_RETENTION_MS)
+        # An older checkpoint stands for what goes: the newest version may be undone, with its own.
+        drop_expired(self.directory, _RETENTION_MS)
+        write_state(self.directory, self._state)
 
     def expire(self, column: str, horizon: int | datetime) -> int:
         """Remove the files whose rows all have `column` at or below the horizon, for good.
@@ -268,27 +301,18 @@ class LogTable:
     def _greatest(self, path: str, column: str) -> Any:
         return self._state.bounds(path, column)[1]
 
-    def _merge_small_files(self) -> None:
-        adds, actions = self._state.adds, list[dict[str, Any]]()
-        # Only neighbours: a large file may have rows between those of small ones.
-        for is_small, group in groupby(
-            sorted(adds), lambda path: adds[path]["size"] < _SMALL_BYTES
-        ):
-            paths = list(group)
-            if not is_small or len(paths) < 2:
-                continue
-            # Sorts like the last of its sources, so that the order of files is that of time.
-            name = f"{paths[-1][:_NUMBERED]}-merged-{self.version + 1}.parquet"
-            actions.append(self._write_file(name, self._read_files(paths), data_change=False))
-            actions += [self._removal(path, data_change=False) for path in paths]
-        if actions:
-            self._commit(actions)
+    def _merge(self, paths: list[str]) -> None:
+        """Replace neighbours by one file with their rows, in one commit."""
+        # Sorts like the last of its sources, so that the order of files is that of time.
+        name = f"{paths[-1][:_NUMBERED]}-merged-{self.version + 1}.parquet"
+        add = self._write_file(name, self._read_files(paths), data_change=False)
+        self._commit([add, *(self._removal(path, data_change=False) for path in paths)])
 
     def _read_files(self, paths: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of files in order, a bounded number at once."""
         for path in paths:
             with pq.ParquetFile(self.directory / path) as source:
-                for batch in source.iter_batches(batch_size=_MERGE_ROWS):
+                for batch in source.iter_batches(batch_size=_MERGE_ROWS, use_threads=False):
                     yield pa.Table.from_batches([batch]).cast(self.schema)
 
     def _write_file(
@@ -346,25 +370,36 @@ def _counted(pieces: Iterator[pa.Table], stats: RowStatistics) -> Iterator[pa.Ta
 
 def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
     """Write pieces as row groups of about `_MERGE_ROWS` rows."""
-    with pq.ParquetWriter(
-        path,
-        schema,
-        version="2.6",
-        compression="zstd",
-        compression_level=1,
-        store_schema=False,
-        **exact_columns(schema),
-    ) as writer:
-        held: list[pa.Table] = []
-        rows = 0
-        for piece in pieces:
-            held.append(piece)
-            rows += piece.num_rows
-            if rows >= _MERGE_ROWS:
-                writer.write_table(pa.concat_tables(held))
-                held, rows = [], 0
-        if held:
-            writer.write_table(pa.concat_tables(held))
+    with ExitStack() as opened:
+        writer: pq.ParquetWriter | None = None
+        for rows in _gathered(pieces):
+            if writer is None:
+                columns = exact_columns(schema, repeating_columns(rows))
+                writer = opened.enter_context(
+                    pq.ParquetWriter(
+                        path,
+                        schema,
+                        version="2.6",
+                        compression="zstd",
+                        compression_level=1,
+                        store_schema=False,
+                        **columns,
+                    )
+                )
+            writer.write_table(rows)
+
+
+def _gathered(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    held: list[pa.Table] = []
+    rows = 0
+    for piece in pieces:
+        held.append(piece)
+        rows += piece.num_rows
+        if rows >= _MERGE_ROWS:
+            yield pa.concat_tables(held)
+            held, rows = [], 0
+    if held:
+        yield pa.concat_tables(held)
 
 
 def repair(directory: Path, safe_version: int) -> list[int]:
