@@ -234,14 +234,14 @@ def write_parquet(rows: pa.Table) -> pa.Buffer:
         compression="zstd",
         compression_level=1,
         store_schema=False,
-        **exact_columns(rows.schema, repeating_columns(rows)),
+        **exact_columns(rows.schema, _repeating_columns(rows)),
     ) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata(TODAYS_CALENDAR)
     return sink.getvalue()
 
 
-def repeating_columns(rows: pa.Table) -> list[str]:
+def _repeating_columns(rows: pa.Table) -> list[str]:
     """Return the columns worth a dictionary; for unique values it costs a third more time."""
     sample = rows.slice(0, _SAMPLE_ROWS)
     found = []

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from sparktxlog.codec.parquet_columns import exact_columns
+from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.delta.checkpoints import drop_torn
 from sparktxlog.delta.classic_checkpoints import drop_expired, write_state
 from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
@@ -42,8 +42,9 @@ from sparktxlog.files.durability import (
     sync_directory,
     sync_file,
 )
+from sparktxlog.storage.log_tables.row_files import ColumnForms
 from sparktxlog.storage.log_tables.small_files import MOST_SMALL, pieces_of
-from sparktxlog.storage.parquet_files import RowStatistics, repeating_columns, write_parquet
+from sparktxlog.storage.parquet_files import RowStatistics
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1
@@ -57,6 +58,8 @@ _PROPERTIES = {
 _NUMBERED = len("part-") + 20
 #: Rows held in memory while merging.
 _MERGE_ROWS = 65_536
+#: Files that are written like one whose rows were looked at.
+_SAME_FORMS = 15
 #: How long files stay that a merge replaced, milliseconds: a reader may be about to open one.
 _RETENTION_MS = 3_600_000
 
@@ -100,6 +103,9 @@ class LogTable:
         self._commits = self.version % self.checkpoint_every
         #: `tidy` looks for small files again at this version.
         self._look_at = 0
+        #: How columns are written, and for how many more files.
+        self._forms: ColumnForms | None = None
+        self._forms_for = 0
 
     def _known_state(self) -> LogState | None:
         """Return what is there, None = nothing, or it is torn; it is not repaired yet.
@@ -322,7 +328,7 @@ class LogTable:
         with storing(path):
             if isinstance(pieces, list):
                 stats.take(pieces[0])
-                path.write_bytes(memoryview(write_parquet(pieces[0])))
+                path.write_bytes(memoryview(self._in_parquet(pieces[0])))
             else:
                 _write_stream(path, self.schema, _counted(pieces, stats))
             sync_file(path)
@@ -336,6 +342,18 @@ class LogTable:
             "stats": stats.to_json(),
         }
         return {"add": add}
+
+    def _in_parquet(self, rows: pa.Table) -> pa.Buffer:
+        """Return rows as one file; those of the next commits have mostly the same forms."""
+        forms, self._forms_for = self._forms, self._forms_for - 1
+        if forms is None or self._forms_for < 0:
+            self._forms = forms = ColumnForms.for_rows(rows)
+            self._forms_for = _SAME_FORMS
+        sink = pa.BufferOutputStream()
+        with forms.writer(sink, rows.schema) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata(TODAYS_CALENDAR)
+        return sink.getvalue()
 
     def _commit(self, actions: list[dict[str, Any]]) -> None:
         """Make a version, durably."""
@@ -374,18 +392,7 @@ def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> 
         writer: pq.ParquetWriter | None = None
         for rows in _gathered(pieces):
             if writer is None:
-                columns = exact_columns(schema, repeating_columns(rows))
-                writer = opened.enter_context(
-                    pq.ParquetWriter(
-                        path,
-                        schema,
-                        version="2.6",
-                        compression="zstd",
-                        compression_level=1,
-                        store_schema=False,
-                        **columns,
-                    )
-                )
+                writer = opened.enter_context(ColumnForms.for_rows(rows).writer(path, schema))
             writer.write_table(rows)
 
 
