@@ -60,6 +60,9 @@ _NUMBERED = len("part-") + 20
 _MERGE_ROWS = 65_536
 #: Files that are written like one whose rows were looked at.
 _SAME_FORMS = 15
+#: Rows of the newest small files that are kept in memory, about 400 bytes each: to open a file and
+#: its columns costs more than its rows.
+_RECENT_ROWS = 16_384
 #: How long files stay that a merge replaced, milliseconds: a reader may be about to open one.
 _RETENTION_MS = 3_600_000
 
@@ -103,6 +106,8 @@ class LogTable:
         self._commits = self.version % self.checkpoint_every
         #: `tidy` looks for small files again at this version.
         self._look_at = 0
+        #: Path of a live file → its rows, the newest last.
+        self._recent: dict[str, pa.Table] = {}
         #: How columns are written, and for how many more files.
         self._forms: ColumnForms | None = None
         self._forms_for = 0
@@ -178,10 +183,17 @@ class LogTable:
         if transaction is not None:
             actions.append({"txn": {"appId": self._app_id, "version": transaction}})
         self._commit(actions)
+        self._keep_recent(actions[0]["add"]["path"], rows)
         self._commits += 1
         if self._commits >= self.checkpoint_every:
             self._write_checkpoint()
         return self.version
+
+    def _keep_recent(self, path: str, rows: pa.Table) -> None:
+        """Keep the rows of a new file until it is merged, if they are few."""
+        self._recent[path] = rows
+        while sum(kept.num_rows for kept in self._recent.values()) > _RECENT_ROWS:
+            del self._recent[next(iter(self._recent))]
 
     def _refresh(self) -> None:
         """After a failed commit read what is on the disk, and make that durable."""
@@ -317,6 +329,9 @@ class LogTable:
     def _read_files(self, paths: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of files in order, a bounded number at once."""
         for path in paths:
+            if (kept := self._recent.get(path)) is not None:
+                yield kept
+                continue
             with pq.ParquetFile(self.directory / path) as source:
                 for batch in source.iter_batches(batch_size=_MERGE_ROWS, use_threads=False):
                     yield pa.Table.from_batches([batch]).cast(self.schema)
@@ -368,6 +383,9 @@ class LogTable:
             commit_by_hand(self.directory, self.version + 1, info, "", actions)
         self._stale = False
         self._state.follow(actions)
+        for action in actions:
+            if "remove" in action:
+                self._recent.pop(action["remove"]["path"], None)
 
     def _sync_names(self) -> None:
         sync_directory(self._log)

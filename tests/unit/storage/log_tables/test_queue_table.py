@@ -179,6 +179,27 @@ def test_checkpoints_and_merges_come_by_themselves(
     assert reopened.position == 23
 
 
+@pytest.mark.parametrize("recent", [0, 3, 100])
+def test_recent_rows_are_merged_from_memory_and_the_others_from_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recent: int
+) -> None:
+    monkeypatch.setattr(delta_table, "_RECENT_ROWS", recent)
+    queue, directory = QueueTable(tmp_path, "l"), tmp_path / "synchronized_queue"
+    for i in range(1, 6):
+        queue.append(rows_of(i, i))
+    held = sorted(queue._table._recent)
+    assert len(held) == min(recent, 5)
+    for name in held:  # what is in memory is not read
+        (directory / name).write_bytes(b"")
+    queue.maintain()
+    assert queue._table._recent == {}
+    (merged,) = LogState.read(directory).adds
+    assert pq.read_table(directory / merged).equals(rows_of(1, 5))
+    queue.append(rows_of(6, 6))
+    queue.expire(6)
+    assert queue._table._recent == {} and positions(tmp_path) == []
+
+
 def test_while_publishing_is_behind_only_too_many_files_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
