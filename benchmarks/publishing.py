@@ -1,7 +1,7 @@
 """Publishing under full load: how long ordered transactions wait for it, with a bound and without.
 
 As `ordering`, for 50 s at three nodes, in runs of 4,000: then ordering is faster than publishing.
-Without a bound is `publish-lag-limit` of a day.
+Without a bound is `publish-lag-limit` of a day.  Before it, what publishing costs (`publish_cost`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from benchmarks.cluster import Cluster
 from benchmarks.ordering import TABLE, create_table, rows_of
+from benchmarks.publish_cost import costs
 from benchmarks.results import Figure, at_most, informing
 from sparktxlog import Client
 
@@ -26,10 +27,12 @@ _BATCH = 4_000
 
 def run(short: bool) -> list[Figure]:
     """Measure both."""
+    figures = costs(short)
     seconds = 10 if short else 50
     without, lag_without = _measure(seconds, _NONE_S)
     bounded, lag_bounded = _measure(seconds, _LIMIT_S)
     return [
+        *figures,
         informing("publishing: longest wait without a bound", lag_without, "s"),
         informing("publishing: transactions ordered without a bound", without, "tx/s"),
         at_most(f"publishing: longest wait, {_LIMIT_S:g} s allowed", lag_bounded, "s", 10),

@@ -328,11 +328,13 @@ class NodeConfig:
         " conflict."
     )
     publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
-        "Least time between two Delta commits to the queue table, seconds."
+        "Time between two Delta commits to the queue table, seconds; less while readers wait for "
+        "what is ordered, or with 30,000 transactions."
     )
     publish_lag_limit: float = Setting(ranged(0.1, 86_400), 10.0)(
         "Seconds that ordered transactions may wait to be published.  Above that this node holds "
-        "up new ones of its clients, and refuses them as busy after a second."
+        "up new ones of its clients, and refuses them as busy after a second; it begins to hold "
+        "them up, for a second at most, a second after publish-interval."
     )
     slow_write_limit: float = Setting(ranged(0, 3_600), 0.0)(
         "Seconds that a write of the journal may take, the median of the last ones.  Above that "

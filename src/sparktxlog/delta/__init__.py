@@ -17,7 +17,7 @@ file_paths       paths in the log, paths of files, files of deletion vectors
 commit_contents  what a commit says; live files, brought from version to version
 commit_files     commits are written by hand, read as actions; torn ones are found
 checkpoints      of all forms, as `add` actions; those of twins
-classic_checkpoints  of our own tables, by delta-rs; and in place of those of version 2
+classic_checkpoints  of a state at hand, or by delta-rs; and in place of those of version 2
 log_segments     the part of a log that a version needs; its protocol and metadata
 log_state        a version with all that the log says of it
 live_files       the files that readers of a version need

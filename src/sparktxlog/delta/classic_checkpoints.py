@@ -1,4 +1,7 @@
-"""Classic checkpoints, which every reader knows; delta-rs makes those of our own tables."""
+"""Classic checkpoints, which every reader knows.
+
+Those of a table whose state is at hand are written here, others by delta-rs, which reads its log.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +19,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from sparktxlog.delta.checkpoints import Checkpoint, files_to_sync, say_last
-from sparktxlog.delta.log_files import log_of
+from sparktxlog.delta.file_paths import path_in_log
+from sparktxlog.delta.log_files import (
+    last_number,
+    log_of,
+    names_in_log,
+    number_of,
+    store_of,
+    whole_checkpoints,
+)
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import StorageError
 from sparktxlog.files.durability import (
     storage_error,
@@ -23,6 +36,7 @@ from sparktxlog.files.durability import (
     sync_directory,
     sync_file,
 )
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 
 _MAP = pa.map_(pa.string(), pa.string())
 #: Actions of a checkpoint that are not about files.
@@ -52,6 +66,74 @@ _KINDS = {
         {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()}
     ),
 }
+
+
+#: Actions of a checkpoint that are about files; a reader needs no more of those that were removed.
+_FILE_KINDS = {
+    "add": pa.struct(
+        {
+            "path": pa.string(),
+            "partitionValues": _MAP,
+            "size": pa.int64(),
+            "modificationTime": pa.int64(),
+            "dataChange": pa.bool_(),
+            "stats": pa.string(),
+            "tags": _MAP,
+        }
+    ),
+    "remove": pa.struct(
+        {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()}
+    ),
+}
+
+
+def write_state(table: Path, state: LogState) -> None:
+    """Write a checkpoint of the newest version, whose state is known, durably.
+
+    Raises:
+        DiskFullError, StorageError: There may be one; do it again.
+    """
+    if state.features or state.domains:  # somebody else's: those say more of files
+        write_classic(table, cleans=False)
+        return
+    actions = [{"protocol": state.protocol}, {"metaData": state.metadata}]
+    actions += [
+        {"txn": {"appId": name, "version": version}} for name, version in state.transactions.items()
+    ]
+    # A checkpoint changes nothing.
+    actions += [{"add": add | {"dataChange": False}} for add in state.adds.values()]
+    actions += [
+        {"remove": {"path": path_in_log(path), "deletionTimestamp": at, "dataChange": False}}
+        for path, at in state.removed.items()
+    ]
+    kinds = {name: _KINDS[name] for name in ("protocol", "metaData", "txn")} | _FILE_KINDS
+    columns = {
+        kind: pa.array([_listed(action.get(kind)) for action in actions], fields)
+        for kind, fields in kinds.items()
+    }
+    content = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), content)
+    name = f"{COMMIT_LOG}{state.version:020}.checkpoint.parquet"
+    store_of(table).replace(name, content.getvalue().to_pybytes())
+    say_last(table, state.version, len(actions))
+
+
+def drop_expired(table: Path, keep_ms: int) -> None:
+    """Remove commits and checkpoints before the newest checkpoint, if they are older than that.
+
+    A kill leaves the later ones of them.
+
+    Raises:
+        StorageError: Some may be left.
+    """
+    log, names = log_of(table), names_in_log(table)
+    base = max((at for at, _ in whole_checkpoints(names, last_number(table))), default=-1)
+    horizon = time_ns() // 1_000_000 - keep_ms
+    with storing(log):
+        for name in sorted(name for name in names if number_of(name) in range(base)):
+            path = log / name
+            if path.stat().st_mtime_ns // 1_000_000 <= horizon:
+                path.unlink()
 
 
 def write_classic(table: Path, *, cleans: bool) -> None:
@@ -125,7 +207,7 @@ def _listed(value: Any) -> Any:
         return value
     return {
         key: [*one.items()]
-        if key in ("configuration", "options") and isinstance(one, dict)
+        if key in ("configuration", "options", "partitionValues", "tags") and isinstance(one, dict)
         else _listed(one)
         for key, one in value.items()
     }

@@ -106,8 +106,13 @@ def last_number(table: TablePlace) -> int:
 
     Errors as `Store`.
     """
-    found = map(_NUMBER.match, names_in_log(table))
-    return max((int(match[1]) for match in found if match), default=-1)
+    return max(map(number_of, names_in_log(table)), default=-1)
+
+
+def number_of(name: str) -> int:
+    """Return the version to which the file of that name in a log belongs, -1 = to none."""
+    match = _NUMBER.match(name)
+    return int(match[1]) if match else -1
 
 
 def is_of_checkpoint(path: str) -> bool:

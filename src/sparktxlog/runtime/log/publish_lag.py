@@ -1,9 +1,10 @@
 """How long what is ordered waits to be published, and back-pressure while that is too long.
 
 Ordering may be faster than publishing: then workers and readers see a state that is ever older,
-and the journal grows.  So a node whose oldest unpublished run has waited longer than
-`publish-lag-limit` holds up new transactions of its clients, and refuses them as busy if that does
-not end soon.  Nothing else waits: it orders what its peers took, and publishes.
+and the journal grows.  So a node whose oldest unpublished run has waited a second longer than it
+may wait for the next publish holds up new transactions of its clients for up to a second: writers
+feel it before readers are far behind.  After `publish-lag-limit` it refuses them as busy if that
+does not end soon.  Nothing else waits: it orders what its peers took, and publishes.
 
 Each node judges only itself: clients of a node wait for that node's readers, and a site with a slow
 disk slows down no other one.
@@ -19,6 +20,9 @@ from sparktxlog.errors import BusyError, DiskFullError, TxLogError
 
 #: Runs ordered within so long count as one, microseconds.
 _STEP_US = 100_000
+#: Writers are held up, and not refused yet, once what is ordered has waited so much longer than
+#: publishing takes its time, seconds.
+_FELT_S = 1.0
 #: A submit waits so long at most before it is refused, seconds; and so many wait, because each
 #: holds its rows in memory.
 _PATIENCE_S = 1.0
@@ -32,6 +36,7 @@ class PublishLag:
         now: Steady clock, microseconds.
         limit_s: Returns how long they may wait, seconds.
         failure: Returns why publishing fails at the moment, None = it does not.
+        interval_s: Time between two publishes, seconds.
     """
 
     def __init__(
@@ -39,10 +44,12 @@ class PublishLag:
         now: Callable[[], int],
         limit_s: Callable[[], float],
         failure: Callable[[], TxLogError | None],
+        interval_s: float,
     ) -> None:
         self._now = now
         self._limit_s = limit_s
         self._failure = failure
+        self._felt_s = interval_s + _FELT_S
         #: (position, when the first run of this step was ordered), ascending; not published yet.
         self._steps: deque[tuple[int, int]] = deque()
         self._waiting: set[asyncio.Future[None]] = set()
@@ -58,7 +65,7 @@ class PublishLag:
         """Note the new end of its published part, and let those go on that wait for it."""
         while self._steps and self._steps[0][0] <= position:
             self._steps.popleft()
-        if not self._is_too_long():
+        if not self._is_felt():
             self.release()
 
     def release(self) -> None:
@@ -79,6 +86,9 @@ class PublishLag:
 
     def _is_too_long(self) -> bool:
         return self.age_us > 1_000_000 * self._limit_s()
+
+    def _is_felt(self) -> bool:
+        return self.age_us > 1_000_000 * min(self._felt_s, self._limit_s())
 
     def warnings(self) -> list[dict[str, str]]:
         """Return what an operator should know."""
@@ -103,20 +113,13 @@ class PublishLag:
         Raises:
             BusyError, DiskFullError: Publishing is still too late; nothing happened (definite).
         """
-        if not self._is_too_long():
+        if not self._is_felt():
             return 0.0
+        waited_s = 0.0
         if len(self._waiting) < _MOST_WAITING and self._failure() is None:
-            loop = asyncio.get_running_loop()
-            future, since = loop.create_future(), loop.time()
-            self._waiting.add(future)
-            try:
-                async with asyncio.timeout(min(timeout_s / 2, _PATIENCE_S)):
-                    await future
-                    return loop.time() - since
-            except TimeoutError:
-                pass
-            finally:
-                self._waiting.discard(future)
+            waited_s = await self._wait(min(timeout_s / 2, _PATIENCE_S))
+        if not self._is_too_long():
+            return waited_s
         kind = DiskFullError if isinstance(self._failure(), DiskFullError) else BusyError
         raise kind(
             self._text(),
@@ -124,3 +127,17 @@ class PublishLag:
             lag_s=round(self.age_us / 1e6, 1),
             limit_s=self._limit_s(),
         )
+
+    async def _wait(self, longest_s: float) -> float:
+        """Wait until publishing has caught up; return for how many seconds."""
+        loop = asyncio.get_running_loop()
+        future, since = loop.create_future(), loop.time()
+        self._waiting.add(future)
+        try:
+            async with asyncio.timeout(longest_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.discard(future)
+        return loop.time() - since

@@ -70,6 +70,7 @@ class PublishedLog(LogOwner):
             base.clock.now,
             lambda: base.settings.in_force.publish_lag_limit,
             lambda: self.publisher.failure,
+            base.config.publish_interval,
         )
 
     def _replicas(self, view: View) -> dict[str, int]:
@@ -202,7 +203,10 @@ class PublishedLog(LogOwner):
 
     async def published(self, at_least: int, timeout: float) -> int:
         """Return the published position; wait up to `timeout` s until it is `at_least`."""
-        return await self._base.published.reach(at_least, min(timeout, _MAX_WAIT_S))
+        if self._base.published.value >= at_least or timeout <= 0:
+            return self._base.published.value
+        with self.publisher.wanted(at_least):
+            return await self._base.published.reach(at_least, min(timeout, _MAX_WAIT_S))
 
     async def segments(self, after: int, wait: float, limit: int) -> tuple[int, list[Segment]]:
         """Return the published position and segments after a position; wait for the first one.

@@ -2,8 +2,9 @@
 
 It reads ordered entries from the journal, cuts them at signature boundaries (S2a), writes inline
 rows and the queue table, and marks the entries as published in the journal.  Then workers get them.
-Two publishes start at least `publish-interval` apart: a single transaction is published without
-delay, many transactions in batches.
+A single transaction is published without delay, many transactions in batches.  Between the starts
+of two publishes are at most `publish-interval` seconds, for each costs the same whatever it holds;
+fewer if a reader waits for what is ordered, or if so much is ordered that one publish is full.
 
 A failure stops nothing else: it is logged, shown in `ready`, and tried again.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+import pyarrow as pa
 import structlog
 
 from sparktxlog.errors import (
@@ -45,6 +48,11 @@ _log = structlog.get_logger("sparktxlog.publisher")
 #: Most runs and transactions in one commit.
 _MAX_RUNS = 256
 _MAX_TRANSACTIONS = 30_000
+#: Files are merged after a publish, unless more transactions than so many wait for the next one.
+_BEHIND = 10_000
+#: Between the starts of two publishes for waiting readers: least time in seconds, and at least so
+#: many times what the last one took, so that publishing leaves the processor to others.
+_SOONEST_S, _TIMES_TAKEN = 0.02, 5.0
 #: Least time between two commits to the tables of reports, seconds.
 _REPORTS_INTERVAL_S = 5.0
 _MAX_REPORTS = 4_096
@@ -69,7 +77,7 @@ class Publisher:
         self._payloads = base.payloads
         self._log_root = config.data_dir / "log"
         self._log_id = config.log_id
-        #: Least time between the starts of two publishes, seconds.
+        #: Time between the starts of two publishes, if no reader waits, seconds.
         self._interval_s = config.publish_interval
         #: Positions between two signature boundaries.
         self._signature_interval = config.signature_interval
@@ -91,6 +99,8 @@ class Publisher:
         self._trimmed_at = (self._published, monotonic())
         self._changed = threading.Condition()
         self._ordered = self._published
+        #: Positions for which readers wait.
+        self._wanted: list[int] = []
         #: The thread waits for this position, among other things.
         self._awaited = self._published + 1
         self._stopping = False
@@ -132,6 +142,20 @@ class Publisher:
             self._ordered = position
             if position >= self._awaited:  # else it would wake up for nothing
                 self._changed.notify()
+
+    @contextmanager
+    def wanted(self, position: int) -> Iterator[None]:
+        """Publish a position soon once it is ordered: a reader waits for it; from any thread."""
+        with self._changed:
+            self._wanted.append(position)
+            self._awaited = min(self._awaited, position)
+            if position <= self._ordered:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._wanted.remove(position)
 
     def hold(self, held: bool) -> None:
         """Begin no publish during an epoch change, for a moment at most."""
@@ -199,7 +223,12 @@ class Publisher:
         self._trim()
 
     def _wait(self, started: float) -> bool:
-        """Wait until there is something to publish and the interval is over."""
+        """Wait until there is something to publish and its time has come.
+
+        Args:
+            started: When the last publish did.
+        """
+        ended = monotonic()
         with self._changed:
             self._awaited = self._published + 1
             self._changed.wait_for(
@@ -211,23 +240,42 @@ class Publisher:
                 ),
                 timeout=_REPORTS_INTERVAL_S,
             )
-            rest = started + self._interval_s - monotonic()
-            full = self._awaited = self._published + _MAX_TRANSACTIONS
-            if rest > 0:
-                self._changed.wait_for(
-                    lambda: self._stopping or self._ordered >= full, timeout=rest
-                )
+            self._wait_for_more(started, ended)
             if self._held:
                 self._changed.wait_for(
                     lambda: self._stopping or not self._held, timeout=_HELD_MAX_S
                 )
             return not self._stopping
 
+    def _wait_for_more(self, started: float, ended: float) -> None:
+        """Wait until one publish is full, a reader waits, or the interval is over."""
+        taken_s = min(max(_SOONEST_S, _TIMES_TAKEN * (ended - started)), self._interval_s)
+        full = self._awaited = self._published + _MAX_TRANSACTIONS
+
+        def is_wanted() -> bool:
+            self._awaited = min([full, *self._wanted])
+            return self._ordered >= self._awaited or self._stopping
+
+        self._changed.wait_for(
+            lambda: self._ordered >= full or self._stopping,
+            timeout=max(0.0, started + taken_s - monotonic()),
+        )
+        self._changed.wait_for(
+            is_wanted, timeout=max(0.0, started + self._interval_s - monotonic())
+        )
+
     def _shorten(self) -> None:
         """Shorten the log, but only as long as publishing can wait."""
         until = monotonic() + self._interval_s
         while self._pruning.step(self._published, self._expire_tables):
             if self._stopping or monotonic() > until:
+                return
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Merge small files of the queue table, but while publishing is behind as few as it may."""
+        while (queue := self._queue) is not None and not self._stopping:
+            if not queue.tidy(late=self._is_behind()) or self._ordered > self._published:
                 return
 
     def _expire_tables(self, position: int, before: datetime) -> None:
@@ -267,6 +315,13 @@ class Publisher:
             self._log.write(marks)
             self._published, self._version = marks[-1].position, marks[-1].version
             self._log.on_published(self._published, monotonic() - began)
+        if not self._is_behind():
+            # Arrow's pool keeps freed memory, 50 MB after a burst (measured).  To get it back for
+            # the next publish costs page faults, so it is kept while there are many.
+            pa.default_memory_pool().release_unused()
+
+    def _is_behind(self) -> bool:
+        return self._ordered - self._published > _BEHIND
 
     def _opened(self) -> QueueTable:
         """Return the queue table; restore rows that a crash took from the journal."""

@@ -123,8 +123,9 @@ class HistoryTables:
         self, name: str, rows: Sequence[Mapping[str, Any]], transaction: int | None = None
     ) -> None:
         if rows:
-            table = pa.Table.from_pylist(rows, LOG_TABLES[name])
-            self._table(name).append(table, transaction=transaction)
+            table = self._table(name)
+            table.append(pa.Table.from_pylist(rows, LOG_TABLES[name]), transaction=transaction)
+            table.tidy()
 
     def _table(self, name: str) -> LogTable:
         if name not in self._opened:

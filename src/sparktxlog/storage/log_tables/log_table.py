@@ -1,19 +1,20 @@
 """Delta tables of `log/`, written by this process alone: appended, compacted, repaired.
 
-Readers see plain tables at reader version 1 / writer version 2.  Files, commits and directories
-are written and fsynced here; delta-rs only writes checkpoints.  The next commit of the same version
-overwrites the files of an undone commit.
+Readers see plain tables at reader version 1 / writer version 2.  Files, commits, checkpoints and
+directories are written and fsynced here, from a state that was read once (decision 100).  The next
+commit of the same version overwrites the files of an undone commit.
 
-Every ~100 commits `maintain` merges small files into one, writes a checkpoint, and drops expired
-log entries and replaced files.  Without that each commit would cost more than the one before.
+Every 100 commits a checkpoint is written, and expired log entries and replaced files are dropped.
+Small files are merged by `tidy`, a bounded piece at a time, when there is nothing better to do.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import datetime
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -22,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from sparktxlog.codec.parquet_columns import exact_columns
+from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.delta.checkpoints import drop_torn
-from sparktxlog.delta.classic_checkpoints import write_classic
+from sparktxlog.delta.classic_checkpoints import drop_expired, write_state
 from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
 from sparktxlog.delta.log_files import (
     commit_path,
@@ -41,7 +42,9 @@ from sparktxlog.files.durability import (
     sync_directory,
     sync_file,
 )
-from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
+from sparktxlog.storage.log_tables.row_files import ColumnForms
+from sparktxlog.storage.log_tables.small_files import MOST_SMALL, pieces_of
+from sparktxlog.storage.parquet_files import RowStatistics
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1
@@ -51,13 +54,16 @@ _PROPERTIES = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
 }
-#: Files below this are merged; merging stops growing them there.
-_SMALL_BYTES = 8 << 20
 #: Characters of a file's name up to its number.
 _NUMBERED = len("part-") + 20
 #: Rows held in memory while merging.
 _MERGE_ROWS = 65_536
-#: How long files stay that `maintain` replaced, milliseconds: a reader may be about to open one.
+#: Files that are written like one whose rows were looked at.
+_SAME_FORMS = 15
+#: Rows of the newest small files that are kept in memory, about 400 bytes each: to open a file and
+#: its columns costs more than its rows.
+_RECENT_ROWS = 16_384
+#: How long files stay that a merge replaced, milliseconds: a reader may be about to open one.
 _RETENTION_MS = 3_600_000
 
 
@@ -76,8 +82,8 @@ class LogTable:
         StorageError: It needs features that are not known here, or the disk fails.
     """
 
-    #: Commits between two runs of `maintain`.
-    maintain_every = 100
+    #: Commits between two checkpoints, and between two looks for small files.
+    checkpoint_every, look_every = 100, 32
 
     def __init__(
         self, directory: Path, schema: pa.Schema, *, app_id: str = "", safe_version: int = -1
@@ -97,7 +103,14 @@ class LogTable:
         with storing(directory):
             self._sync_names()
         self._state = LogState.read(directory) if found is None or undone else found
-        self._commits = self.version % self.maintain_every
+        self._commits = self.version % self.checkpoint_every
+        #: `tidy` looks for small files again at this version.
+        self._look_at = 0
+        #: Path of a live file → its rows, the newest last.
+        self._recent: dict[str, pa.Table] = {}
+        #: How columns are written, and for how many more files.
+        self._forms: ColumnForms | None = None
+        self._forms_for = 0
 
     def _known_state(self) -> LogState | None:
         """Return what is there, None = nothing, or it is torn; it is not repaired yet.
@@ -170,10 +183,17 @@ class LogTable:
         if transaction is not None:
             actions.append({"txn": {"appId": self._app_id, "version": transaction}})
         self._commit(actions)
+        self._keep_recent(actions[0]["add"]["path"], rows)
         self._commits += 1
-        if self._commits >= self.maintain_every:
-            self.maintain()
+        if self._commits >= self.checkpoint_every:
+            self._write_checkpoint()
         return self.version
+
+    def _keep_recent(self, path: str, rows: pa.Table) -> None:
+        """Keep the rows of a new file until it is merged, if they are few."""
+        self._recent[path] = rows
+        while sum(kept.num_rows for kept in self._recent.values()) > _RECENT_ROWS:
+            del self._recent[next(iter(self._recent))]
 
     def _refresh(self) -> None:
         """After a failed commit read what is on the disk, and make that durable."""
@@ -185,12 +205,43 @@ class LogTable:
         self._stale = False
 
     def maintain(self) -> None:
-        """Merge small files, write a checkpoint, drop what has expired."""
+        """Merge all small files, write a checkpoint, drop what has expired."""
+        self._refresh()
+        for paths in self._pieces(all_of_them=True):
+            self._merge(paths)
+        self._write_checkpoint()
+
+    def tidy(self, *, late: bool = False) -> bool:
+        """Merge a piece of the small files, some ten thousand rows at most; return if any was.
+
+        Args:
+            late: Only if there are so many that readers and checkpoints become slow.
+
+        Raises:
+            StorageError: Try again.
+        """
+        if self.version < self._look_at:
+            return False
+        self._refresh()
+        pieces = self._pieces()
+        if pieces and not (late and sum(map(len, pieces)) < MOST_SMALL):
+            self._merge(pieces[0])
+            return True
+        self._look_at = self.version + self.look_every
+        return False
+
+    def _pieces(self, *, all_of_them: bool = False) -> list[list[str]]:
+        files = [(path, self._state.rows(path)) for path in sorted(self._state.adds)]
+        return pieces_of(files, all_of_them=all_of_them)
+
+    def _write_checkpoint(self) -> None:
+        """Write a checkpoint, and drop what has expired."""
         self._commits = 0
         self._refresh()
-        self._merge_small_files()
-        write_classic(self.directory, cleans=True)
         self._vacuum(_RETENTION_MS)
+        # An older checkpoint stands for what goes: the newest version may be undone, with its own.
+        drop_expired(self.directory, _RETENTION_MS)
+        write_state(self.directory, self._state)
 
     def expire(self, column: str, horizon: int | datetime) -> int:
         """Remove the files whose rows all have `column` at or below the horizon, for good.
@@ -268,27 +319,21 @@ class LogTable:
     def _greatest(self, path: str, column: str) -> Any:
         return self._state.bounds(path, column)[1]
 
-    def _merge_small_files(self) -> None:
-        adds, actions = self._state.adds, list[dict[str, Any]]()
-        # Only neighbours: a large file may have rows between those of small ones.
-        for is_small, group in groupby(
-            sorted(adds), lambda path: adds[path]["size"] < _SMALL_BYTES
-        ):
-            paths = list(group)
-            if not is_small or len(paths) < 2:
-                continue
-            # Sorts like the last of its sources, so that the order of files is that of time.
-            name = f"{paths[-1][:_NUMBERED]}-merged-{self.version + 1}.parquet"
-            actions.append(self._write_file(name, self._read_files(paths), data_change=False))
-            actions += [self._removal(path, data_change=False) for path in paths]
-        if actions:
-            self._commit(actions)
+    def _merge(self, paths: list[str]) -> None:
+        """Replace neighbours by one file with their rows, in one commit."""
+        # Sorts like the last of its sources, so that the order of files is that of time.
+        name = f"{paths[-1][:_NUMBERED]}-merged-{self.version + 1}.parquet"
+        add = self._write_file(name, self._read_files(paths), data_change=False)
+        self._commit([add, *(self._removal(path, data_change=False) for path in paths)])
 
     def _read_files(self, paths: list[str]) -> Iterator[pa.Table]:
         """Yield the rows of files in order, a bounded number at once."""
         for path in paths:
+            if (kept := self._recent.get(path)) is not None:
+                yield kept
+                continue
             with pq.ParquetFile(self.directory / path) as source:
-                for batch in source.iter_batches(batch_size=_MERGE_ROWS):
+                for batch in source.iter_batches(batch_size=_MERGE_ROWS, use_threads=False):
                     yield pa.Table.from_batches([batch]).cast(self.schema)
 
     def _write_file(
@@ -298,7 +343,7 @@ class LogTable:
         with storing(path):
             if isinstance(pieces, list):
                 stats.take(pieces[0])
-                path.write_bytes(memoryview(write_parquet(pieces[0])))
+                path.write_bytes(memoryview(self._in_parquet(pieces[0])))
             else:
                 _write_stream(path, self.schema, _counted(pieces, stats))
             sync_file(path)
@@ -313,6 +358,18 @@ class LogTable:
         }
         return {"add": add}
 
+    def _in_parquet(self, rows: pa.Table) -> pa.Buffer:
+        """Return rows as one file; those of the next commits have mostly the same forms."""
+        forms, self._forms_for = self._forms, self._forms_for - 1
+        if forms is None or self._forms_for < 0:
+            self._forms = forms = ColumnForms.for_rows(rows)
+            self._forms_for = _SAME_FORMS
+        sink = pa.BufferOutputStream()
+        with forms.writer(sink, rows.schema) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata(TODAYS_CALENDAR)
+        return sink.getvalue()
+
     def _commit(self, actions: list[dict[str, Any]]) -> None:
         """Make a version, durably."""
         info = {
@@ -326,6 +383,9 @@ class LogTable:
             commit_by_hand(self.directory, self.version + 1, info, "", actions)
         self._stale = False
         self._state.follow(actions)
+        for action in actions:
+            if "remove" in action:
+                self._recent.pop(action["remove"]["path"], None)
 
     def _sync_names(self) -> None:
         sync_directory(self._log)
@@ -346,25 +406,25 @@ def _counted(pieces: Iterator[pa.Table], stats: RowStatistics) -> Iterator[pa.Ta
 
 def _write_stream(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
     """Write pieces as row groups of about `_MERGE_ROWS` rows."""
-    with pq.ParquetWriter(
-        path,
-        schema,
-        version="2.6",
-        compression="zstd",
-        compression_level=1,
-        store_schema=False,
-        **exact_columns(schema),
-    ) as writer:
-        held: list[pa.Table] = []
-        rows = 0
-        for piece in pieces:
-            held.append(piece)
-            rows += piece.num_rows
-            if rows >= _MERGE_ROWS:
-                writer.write_table(pa.concat_tables(held))
-                held, rows = [], 0
-        if held:
-            writer.write_table(pa.concat_tables(held))
+    with ExitStack() as opened:
+        writer: pq.ParquetWriter | None = None
+        for rows in _gathered(pieces):
+            if writer is None:
+                writer = opened.enter_context(ColumnForms.for_rows(rows).writer(path, schema))
+            writer.write_table(rows)
+
+
+def _gathered(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    held: list[pa.Table] = []
+    rows = 0
+    for piece in pieces:
+        held.append(piece)
+        rows += piece.num_rows
+        if rows >= _MERGE_ROWS:
+            yield pa.concat_tables(held)
+            held, rows = [], 0
+    if held:
+        yield pa.concat_tables(held)
 
 
 def repair(directory: Path, safe_version: int) -> list[int]:

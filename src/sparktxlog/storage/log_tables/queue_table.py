@@ -182,6 +182,10 @@ class QueueTable:
         self._kept_after = max(self._kept_after, position)
         return self._table.expire("position", position)
 
+    def tidy(self, *, late: bool = False) -> bool:
+        """Merge a piece of the small files, as `LogTable.tidy`; return if any was."""
+        return self._table.tidy(late=late)
+
     def maintain(self) -> None:
-        """Merge small files, write a checkpoint, drop what has expired; `append` does so too."""
+        """Merge all small files, write a checkpoint, drop what has expired."""
         self._table.maintain()

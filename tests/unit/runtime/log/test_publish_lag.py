@@ -19,7 +19,7 @@ class Site:
     def __init__(self, limit_s: float = 10.0) -> None:
         self.now, self.limit_s = 0, limit_s
         self.failure: TxLogError | None = None
-        self.lag = PublishLag(lambda: self.now, lambda: self.limit_s, lambda: self.failure)
+        self.lag = PublishLag(lambda: self.now, lambda: self.limit_s, lambda: self.failure, 0.5)
 
 
 def test_the_age_is_that_of_the_oldest_run_that_is_not_published() -> None:
@@ -50,10 +50,10 @@ def test_a_submit_waits_until_publishing_has_caught_up() -> None:
     async def main() -> None:
         site = Site()
         site.lag.ordered(1)
-        site.now += 10 * SECOND_US
+        site.now += SECOND_US
         assert await site.lag.admit(60) == 0
         site.lag.ordered(2)
-        site.now += 1
+        site.now += 9 * SECOND_US + 1
         waits = asyncio.create_task(site.lag.admit(60))
         while not site.lag.waiting:
             await asyncio.sleep(0)
@@ -64,6 +64,33 @@ def test_a_submit_waits_until_publishing_has_caught_up() -> None:
         site.lag.published(1)
         assert await waits >= 0
         assert (site.lag.waiting, site.lag.warnings()) == (0, [])
+
+    asyncio.run(main())
+
+
+def test_writers_are_held_up_before_they_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        site = Site()
+        site.lag.ordered(1)
+        site.now += SECOND_US * 3 // 2
+        assert await site.lag.admit(60) == 0, "it may take its time"
+        site.now += 1
+        waits = asyncio.create_task(site.lag.admit(60))
+        while not site.lag.waiting:
+            await asyncio.sleep(0)
+        assert site.lag.warnings() == [], "it is not late"
+        site.lag.published(1)
+        assert await waits >= 0
+        site.lag.ordered(2)
+        site.now += 2 * SECOND_US
+        monkeypatch.setattr(publish_lag, "_PATIENCE_S", 0.01)
+        assert await site.lag.admit(60) > 0, "it goes on, though publishing did not"
+        monkeypatch.setattr(publish_lag, "_PATIENCE_S", 3_600.0)
+        site.failure = StorageError("no answer")
+        assert await site.lag.admit(3_600) == 0, "nobody waits for what fails"
+        site.failure = None
+        monkeypatch.setattr(publish_lag, "_MOST_WAITING", 0)
+        assert await site.lag.admit(3_600) == 0
 
     asyncio.run(main())
 

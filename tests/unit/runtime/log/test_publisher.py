@@ -264,6 +264,46 @@ def test_a_table_of_a_later_format_keeps_the_node_from_starting(
     site.journal.close()
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_what_a_reader_waits_for_is_published_before_the_interval_is_over(
+    tmp_path: Path, early: bool
+) -> None:
+    site, done = Site(tmp_path / "site"), Event()
+    publisher = site.publisher(lambda position, seconds: done.set())
+    publisher._interval_s = 3_600.0
+    publisher.start(0)
+    site.order(RUNS[:1], ENTRIES[:1])
+    if not early:
+        publisher.ordered(2)
+    with publisher.wanted(2):
+        if early:
+            publisher.ordered(2)
+        assert done.wait(20), publisher.failure
+    publisher.stop()
+    assert site.positions() == [1, 2] and publisher._wanted == []
+    site.journal.close()
+
+
+def test_without_a_reader_many_transactions_are_one_publish(tmp_path: Path) -> None:
+    site, ends, done = Site(tmp_path / "site"), list[int](), Event()
+
+    def published(position: int, seconds: float) -> None:
+        ends.append(position)
+        done.set()
+
+    publisher = site.publisher(published)
+    publisher._interval_s = 3_600.0
+    publisher.start(0)
+    for number in range(3):
+        site.order(RUNS[number : number + 1], ENTRIES[number : number + 1])
+        publisher.ordered(2 * number + 2)
+    with publisher.wanted(6):
+        assert done.wait(20), publisher.failure
+    publisher.stop()
+    assert ends == [6]
+    site.journal.close()
+
+
 def test_it_tells_when_it_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path / "site")
     site.order(RUNS[:1], ENTRIES[:1])
