@@ -621,11 +621,15 @@ class PeerLink:
     async def _exchange(
         self, method: str, target: str, body: bytes, patience: Patience
     ) -> tuple[bytes, bool]:
-        """Send a signed request, result as `_send`; greet a restarted peer and repeat once."""
+        """Send a signed request, result as `_send`; greet a restarted peer and repeat once.
+
+        Of several requests to a start that is gone the first refusal breaks the link.
+        """
+        ups = self.ups
         try:
             return await self._send(method, target, body, patience)
         except StaleSessionError as error:
-            self._went_down(error)
+            self.failed(error, ups)
             await self._wait_greeted()
             return await self._send(method, target, body, patience)
 

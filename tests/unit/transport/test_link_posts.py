@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -58,6 +59,9 @@ class Bench:
         #: (path, round of the post, runs) of each request but greetings and watches.
         self.sent: list[tuple[str, int | None, int]] = []
         self.envelopes: list[wire.Envelope] = []
+        #: Posts, by round, that are refused once, because they are for a start that is gone.
+        self.stale: set[int | None] = set()
+        self.may_refuse: defaultdict[int | None, asyncio.Event] = defaultdict(asyncio.Event)
         #: Posts, by round, that break the link.
         self.broken: set[int | None] = set()
         self.answer, self.sealed = b"", True
@@ -80,6 +84,10 @@ class Bench:
             self.sent.append((target, number, len(list(wire.decode_pushes(envelope.pushes)))))
             self.envelopes.append(envelope)
             await self.may_answer.wait()
+            if number in self.stale:
+                self.stale.remove(number)
+                await self.may_refuse[number].wait()
+                return PeerAnswer(url=url, status=409, body=b"", boot="2.0", sealed=False)
             if number in self.broken:
                 raise PeerTimeoutError(f"post {number} is lost")
             answer = self.answer
@@ -336,5 +344,25 @@ def test_no_post_goes_again_after_a_newer_one_went_with_an_answer(
             await asyncio.sleep(0)
         await bench.settled()
         assert bench.sent == [(POSTS, 1, 0)]
+
+    bench.run(act)
+
+
+def test_a_restarted_peer_is_greeted_once_however_many_requests_it_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(monkeypatch, gap_s=0.0)
+
+    async def act() -> None:
+        bench.stale, ups = {1, 2, 3}, bench.link.ups
+        for number in (1, 2, 3):
+            bench.link.posts.post(post(number))
+            await bench.settled()
+        for number in (1, 2, 3):
+            bench.may_refuse[number].set()
+            await bench.settled()
+            assert (bench.link.up, bench.link.ups) == (True, ups + 1)
+        # They are for the new start now.
+        assert [number for _, number, _ in bench.sent] == [1, 2, 3, 1, 2, 3]
 
     bench.run(act)
