@@ -20,6 +20,7 @@ NAMES = (
     "buckets",
     "conditions",
     "synchronous",
+    "latency",
     "memory",
     "attacks",
     "dashboard",

@@ -77,7 +77,7 @@ class Supervisor:
                 try:
                     await work()
                 except BaseException as error:  # noqa: BLE001
-                    pause_s = self.note(name, error, lasting=False)
+                    pause_s = self.note(name, _first(error), lasting=False)
                 else:
                     return
                 await asyncio.sleep(pause_s)
@@ -150,6 +150,13 @@ class KeyedTasks(Generic[_Key]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of a group of tasks; the others were cancelled for it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def foreseen(error: BaseException) -> TxLogError:

@@ -175,7 +175,7 @@ ELSEWHERE = {
     "storage/log_tables/queue_rows.py": "unit/storage/segments/test_publishing.py",
     "storage/segments/inline_files.py": "unit/storage/segments/test_publishing.py",
     "transport/node_certificate.py": "service/test_tls.py",
-    "transport/peer_link.py": "unit/transport/test_peer_link_posts.py",
+    "transport/peer_link.py": "unit/transport/test_peer_link_addresses.py",
     "worker/apply/deltalog.py": "spark/worker/test_apply.py",
     "worker/apply/fold.py": "spark/worker/test_apply.py",
     "worker/apply/merging.py": "unit/worker/apply/test_steps.py",

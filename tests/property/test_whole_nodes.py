@@ -47,6 +47,17 @@ def test_whole_nodes_with_faults_violate_nothing() -> None:
     assert totals["marks"], said
 
 
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_a_commit_at_sites_far_apart_takes_two_delays() -> None:
+    """None waits for the answer to an earlier message; the rest is spent at the disks."""
+    code, said, found = simulate("--far", "0.2")
+    assert code == 0, said
+    assert set(found) == {"spaced", "back to back", "one writer at each site"}
+    for case, (median, most) in found.items():
+        assert 2.0 <= median < 2.1 and most < 2.2, (case, said)
+
+
 @pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -144,9 +144,11 @@ def test_nothing_is_asked_of_peers_with_one_address_and_nothing_is_left(
             b = nodes["B"]
             take = b.peering.on_envelope
 
-            async def note(sender: str, envelope: wire.Envelope) -> None:
+            async def note(
+                sender: str, envelope: wire.Envelope, headers: Mapping[str, str]
+            ) -> wire.PostAnswer:
                 envelopes.append(envelope)
-                await take(sender, envelope)
+                return await take(sender, envelope, headers)
 
             monkeypatch.setattr(b.peering, "on_envelope", note)
             check = nodes["A"].membership.addresses

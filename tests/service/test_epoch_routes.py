@@ -68,7 +68,7 @@ def test_a_joiner_asks_and_does_not_vote(tmp_path: Path, monkeypatch: pytest.Mon
             same = {"log_id": view.log_id, "epoch": view.epoch, "sender": NodeId("B")}
             vote = Accepted(**same, incarnation=2, ballot=Ballot())  # type: ignore[arg-type]
             await a.peering.on_epoch("B", vote)
-            await a.peering.on_envelope("B", wire.Envelope(hears=("A",)))
+            await a.peering.on_envelope("B", wire.Envelope(hears=("A",)), {})
             assert told == []
             wish = JoinRequest(
                 **same,

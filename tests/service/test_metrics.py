@@ -125,11 +125,9 @@ class Story:
 
     async def clock(self) -> None:
         """Let the other node's clock go wrong, as its posts show."""
-        post = self.b.base.links["A"].post
-        ahead = 5_000_000
-        self.patch.setattr(
-            self.b.base.links["A"], "post", lambda p: post(replace(p, wall=p.wall + ahead))
-        )
+        posts, ahead = self.b.base.links["A"].posts, 5_000_000
+        post = posts.post
+        self.patch.setattr(posts, "post", lambda p: post(replace(p, wall=p.wall + ahead)))
         await until(lambda: abs(self.a.status()["clock_distance_us"]) > 1_000_000)
 
     async def slow(self) -> None:
@@ -171,8 +169,8 @@ class Story:
         """Let a task of a link fail of what nobody foresaw: it is shown, and goes on later."""
         link, url = self.a.base.links["B"], self.a.config.master_url
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(link, "_hears", lambda: 1 / 0)
-            link.report([])
+            patch.setattr(link.posts, "number", lambda: 1 / 0)
+            link.posts.report([])
             await until(self.a.base.supervisor.failing)
         (failing,) = self.a.status()["failing"]
         assert failing["task"] == "posting B" and "ZeroDivisionError" in failing["text"]

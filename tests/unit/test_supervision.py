@@ -97,6 +97,27 @@ def test_a_task_is_begun_anew_until_it_ends_or_is_cancelled() -> None:
     asyncio.run(main())
 
 
+def test_of_tasks_that_work_together_the_first_error_is_told() -> None:
+    async def main() -> None:
+        supervisor, failed = Supervisor(), asyncio.Event()
+        supervisor.on_unforeseen = lambda name, error: failed.set()
+
+        async def work() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.Event().wait())
+                raise RuntimeError("torn")
+
+        task = asyncio.create_task(supervisor.keep("task", work))
+        await failed.wait()
+        (failing,) = supervisor.failing()
+        assert "RuntimeError: torn" in str(failing.error)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
 def test_a_key_has_one_task_at_a_time_until_all_are_closed() -> None:
     begun: list[str] = []
 

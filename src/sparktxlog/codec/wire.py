@@ -49,6 +49,9 @@ class Envelope:
     data: SiteData | None = None
     #: How quick the sender's disk is.
     pace: SitePace = field(default_factory=SitePace)
+    #: Orders the envelopes, and the answers with a post, of one start of the sender: an older one
+    #: may come later, and then does not say any more how its sender is.
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +62,9 @@ class PostAnswer:
     kept: tuple[str, ...] = ()
     #: The receiver's own next post: it has the runs that came with the envelope.
     post: Post | None = None
-    #: With a post: the nodes that the receiver is linked to.
+    #: With a post: the nodes that the receiver is linked to, and a number as in `Envelope`.
     hears: tuple[str, ...] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,6 +90,8 @@ class Peering:
         self._strangers = membership.strangers
         membership.on_answer = self.on_answer
         self._refusals: dict[tuple[str, str], int] = {}
+        #: Node → its start, and the number of the newest envelope or answer of that.
+        self._newest: dict[str, tuple[str, int]] = {}
         #: Messages of kinds that this release does not know.
         self._unknown = 0
 
@@ -340,8 +342,13 @@ class Peering:
 
     # -- messages of peers -------------------------------------------------------------------------
 
-    async def on_envelope(self, sender: str, envelope: Envelope) -> PostAnswer:
+    async def on_envelope(
+        self, sender: str, envelope: Envelope, headers: Mapping[str, str]
+    ) -> PostAnswer:
         """Process a peer's post and its workers' reports; return the answer.
+
+        Args:
+            headers: Of the request; they name the start of its sender.
 
         Raises:
             RemoteProtocolError: It speaks for another node (definite).
@@ -349,12 +356,15 @@ class Peering:
         """
         if self._greeter.is_joiner(sender):
             return PostAnswer()  # its posts do not count yet
-        self._membership.epochs.on_hears(sender, envelope.hears)
+        is_newest = self._is_newest(sender, headers.get(signing.BOOT, ""), envelope.number)
+        if is_newest:
+            self._membership.epochs.on_hears(sender, envelope.hears)
         if envelope.addresses is not None:
             self._membership.epochs.on_addresses(sender, envelope.addresses)
         if envelope.post is not None:
             self._tell(self._checked(sender, envelope.post))
-        self._membership.note_data(sender, envelope.data, envelope.pace)
+        if is_newest:
+            self._membership.note_data(sender, envelope.data, envelope.pace)
         has_runs = bool(envelope.pushes) and self._take_runs(sender, envelope.pushes)
         kept = []
         for report in envelope.reports:
@@ -364,10 +374,11 @@ class Peering:
                 kept.append(report.label)
         answer = PostAnswer(kept=tuple(filter(None, kept)))
         link = self._base.links.get(sender) if has_runs else None
-        post = None if link is None else await link.next_post()
-        if post is None:
+        post = None if link is None else await link.posts.next_post()
+        if link is None or post is None:
             return answer
-        return replace(answer, post=post, hears=self._membership.epochs.linked_nodes())
+        hears = self._membership.epochs.linked_nodes()
+        return replace(answer, post=post, hears=hears, number=link.posts.number())
 
     def on_answer(self, sender: str, answer: PostAnswer) -> None:
         """Process the post in a peer's answer; one for which there is no room is repeated.
@@ -376,8 +387,21 @@ class Peering:
             RemoteProtocolError: It speaks for another node (definite).
         """
         if answer.post is not None and not self._greeter.is_joiner(sender):
-            self._membership.epochs.on_hears(sender, answer.hears)
+            link = self._base.links.get(sender)
+            if self._is_newest(sender, "" if link is None else link.boot, answer.number):
+                self._membership.epochs.on_hears(sender, answer.hears)
             self._core.cycle.tell(self._checked(sender, answer.post))
+
+    def _is_newest(self, sender: str, boot: str, number: int) -> bool:
+        """Return whether an envelope or answer is newer than all before: they overtake each other.
+
+        What it says of its sender's state counts only then; a post has an order of its own (P5).
+        """
+        known_boot, known = self._newest.get(sender, (boot, -1))
+        if boot == known_boot and number <= known:
+            return False
+        self._newest[sender] = boot, number
+        return True
 
     def _checked(self, sender: str, post: Post) -> PostReceived:
         if post.sender != sender:

@@ -183,5 +183,5 @@ class AddressCheck:
         found = found_addresses(self._links)
         if found or self._told:
             for link in self._links.values():
-                link.tell_addresses(found)
+                link.posts.tell_addresses(found)
         self._told = bool(found)

@@ -1,6 +1,6 @@
 """Bounded queues of messages to one peer, and their sending (P3a, P9, P14–P17).
 
-A newer post replaces one that still waits.  Pushes and messages beyond their bounds are refused:
+Posts go by themselves (`link_posts`).  Pushes and messages beyond their bounds are refused:
 the peer fetches runs that were not pushed to it (P3a), and the core repeats messages that matter.
 One request with pushes is under way at a time, so that many small ones are sent together; a few
 small ones travel with a post that goes at the same time.  A few requests with messages are under
@@ -19,8 +19,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from sparktxlog.codec import wire
-from sparktxlog.model.report import WorkerReport
-from sparktxlog.protocol.messages.posts import Post, RunHeader
+from sparktxlog.protocol.messages.posts import RunHeader
 
 #: Most bytes of waiting pushes to one peer; further ones are dropped and fetched later.
 _OUTBOX_BYTES = 32 << 20
@@ -71,11 +70,6 @@ class LinkOutbox:
     def __init__(
         self, greeted: asyncio.Event, send: Callable[[str, bytes], Awaitable[None]]
     ) -> None:
-        self.post: Post | None = None
-        #: Latest changed report of each worker.
-        self.reports: dict[str, WorkerReport] = {}
-        #: Which addresses answer; None = already sent.
-        self.addresses: wire.FoundAddresses | None = None
         self._greeted = greeted
         self._send = send
         self._pushes: deque[tuple[RunHeader, bytes]] = deque()
@@ -83,8 +77,8 @@ class LinkOutbox:
         #: Pushes that no longer wait.
         self._pushes_taken = 0
         self._push_ready = asyncio.Event()
-        #: Whether a post that waits is sent at once, and takes pushes along.
-        self.post_takes_pushes = False
+        #: Returns whether a post waits that is sent at once, and takes pushes along.
+        self.rides: Callable[[], bool] = lambda: False
         self._small, self._large = _Lane(asyncio.Semaphore(4)), _Lane(asyncio.Semaphore(1))
         #: Bodies of messages under way.
         self._sending: list[bytes] = []
@@ -140,7 +134,7 @@ class LinkOutbox:
         while True:
             await self._push_ready.wait()
             await self._greeted.wait()
-            if self.post is not None and self.post_takes_pushes and self.may_ride():
+            if self.may_ride() and self.rides():
                 self._push_ready.clear()
                 continue
             pushes = self._take_pushes()

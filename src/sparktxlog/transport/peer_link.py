@@ -1,4 +1,4 @@
-"""Links to peers: one kept-alive HTTP client, at most one post in flight per peer.
+"""Links to peers: one kept-alive HTTP client, a few posts in flight per peer.
 
 A link never blocks the core: a post replaces an older one that still waits, pushes beyond a bound
 are dropped (the peer then fetches, P3a), and the core repeats tails and announcements.  While a
@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
 
 import structlog
 
 from sparktxlog.codec import wire
-from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import (
     PeerTimeoutError,
     RemoteProtocolError,
@@ -31,17 +30,17 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.copying import Lease, ReplicaSize
-from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.protocol.messages.balloting import EpochMessage, Probe
-from sparktxlog.protocol.messages.posts import Announcement, Post, RunHeader, Tail
+from sparktxlog.protocol.messages.posts import Announcement, RunHeader, Tail
 from sparktxlog.supervision import Supervisor
 from sparktxlog.transport.exchange import ask, stream_file, talking_to
 from sparktxlog.transport.greeting import Greeter
 from sparktxlog.transport.kept_connections import SILENCE_S, KeptConnections, Patience
 from sparktxlog.transport.link_outbox import LinkOutbox, Traffic
+from sparktxlog.transport.link_posts import LinkPosts, Said
 from sparktxlog.transport.run_requests import SMALL_BYTES, RunRequests
 from sparktxlog.transport.signing import ReplacedStartError, Signer, StaleSessionError
 
@@ -66,10 +65,6 @@ _DONOR_PATIENCE = Patience(silence_s=300.0)
 #: took, and so many seconds.
 _SLOWER = 4.0
 _SLOWER_S = 0.1
-#: Seconds that a request of the peer waits for the post that says what came with it.
-_ANSWER_S = 0.05
-#: Weight of the latest post in the smoothed round trip.
-_ROUND_TRIP_WEIGHT = 0.2
 #: Longest silence while a file is fetched.
 _FILE_TIMEOUT_S = 15.0
 
@@ -123,17 +118,11 @@ class PeerLink:
         self.refusal = ""
         #: Whether the peer took another process for this node since it took this start.
         self.replaced = False
-        #: Smoothed seconds from a post to its answer; None before the first.
-        self.round_trip_s: float | None = None
         self._greeter = greeter
         self._signer = signer
         self._on_link = on_link
         self._on_join = on_join
         self._on_replaced = on_replaced
-        self._on_answer = on_answer
-        self._hears = hears
-        self._data = data
-        self._pace = pace
         #: Addresses not in use → whether they answered last; only for peers with several.
         self._answers: dict[str, bool] = {}
         #: Set to make the link try again at once.
@@ -141,16 +130,15 @@ class PeerLink:
         self._to = ""
         #: Newest wire version that the peer speaks, 0 = unknown.
         self.newest = 0
-        self._reports = ReportSender()
-        self._post_ready = asyncio.Event()
-        #: Set to the next post if a request of the peer waits for it.
-        self._post_wanted: asyncio.Future[Post | None] | None = None
         self._broken = asyncio.Event()
         self._broken.set()
         self._greeted = asyncio.Event()
         #: Set once the first greeting has succeeded or failed.
         self.tried = asyncio.Event()
         self._outbox = LinkOutbox(self._greeted, self._tell)
+        said = Said(hears=hears, data=data, pace=pace)
+        self.posts = LinkPosts(self, self._outbox, self._greeted, said, on_answer)
+        self._outbox.rides = self.posts.take_runs
         self._connections: KeptConnections | None = None
         self._small_runs = RunRequests(self._ask_runs)
         self._tasks: list[asyncio.Task[None]] = []
@@ -160,54 +148,6 @@ class PeerLink:
         self._under_way: set[asyncio.Timeout] = set()
 
     # -- for the core's actions: never block, never fail -------------------------------------------
-
-    def post(self, post: Post) -> None:
-        """Send a post as soon as the one in flight is answered; replaces an older one.
-
-        If a request of the peer waits for it, it goes with the answer to that, unless a request of
-        this node takes it and runs along.
-        """
-        box, wanted = self._outbox, self._post_wanted
-        if wanted is not None and not wanted.done():
-            rides = box.post_takes_pushes and box.may_ride()
-            wanted.set_result(None if rides else post)
-            if not rides:
-                box.post = None  # an older one, if any
-                return
-        box.post = post
-        self._post_ready.set()
-
-    async def next_post(self) -> Post | None:
-        """Return the next post for the peer, for an answer to it; None = none comes soon."""
-        self._want_no_post()
-        if not self.up:
-            return None  # it need not hear what it cannot answer
-        self._post_wanted = wanted = asyncio.get_running_loop().create_future()
-        timer = wanted.get_loop().call_later(_ANSWER_S, self._want_no_post)
-        try:
-            post: Post | None = await wanted
-            return post
-        finally:
-            timer.cancel()
-
-    def _want_no_post(self) -> None:
-        if self._post_wanted is not None and not self._post_wanted.done():
-            self._post_wanted.set_result(None)
-
-    def report(self, reports: Iterable[WorkerReport]) -> None:
-        """Send changed worker reports with the next post, or alone if none comes first."""
-        for report in reports:
-            self._outbox.reports[report.worker_id] = report
-        self._post_ready.set()
-
-    def tell_addresses(self, found: wire.FoundAddresses) -> None:
-        """Send which addresses of peers answer, with the next post or alone."""
-        self._outbox.addresses = found
-        self._post_ready.set()
-
-    def tell_data(self) -> None:
-        """Send what this site holds of the data, and its pace, with the next post or alone."""
-        self._post_ready.set()
 
     def push(self, header: RunHeader, payload: bytes) -> None:
         """Send a run's header and payload (P3a); dropped if the link is down or congested."""
@@ -344,8 +284,8 @@ class PeerLink:
     def start(self, connections: KeptConnections) -> None:
         """Start the link's tasks on the running event loop."""
         self._connections = connections
-        box = self._outbox
-        for work in (self._greeting, self._watching, self._posting, box.pushing, box.messaging):
+        box, posts = self._outbox, self.posts
+        for work in (self._greeting, self._watching, posts.posting, box.pushing, box.messaging):
             name = f"{work.__name__.strip('_')} {self.node_id}"
             task = asyncio.create_task(self._supervisor.keep(name, work), name=name)
             self._tasks.append(task)
@@ -446,7 +386,7 @@ class PeerLink:
         try:
             await self._introduce(self.url)
         except TxLogError as error:
-            self._failed(error, ups)
+            self.failed(error, ups)
 
     def _doubt(self) -> None:
         if len(self.urls) > 1 and (self._doubting is None or self._doubting.done()):
@@ -497,8 +437,7 @@ class PeerLink:
             self.refusal = error.message if refused else ""
         self._greeted.clear()
         self._broken.set()
-        self._want_no_post()
-        self._reports.forget()
+        self.posts.broke()
         if self.up:
             self.up = False
             if not isinstance(error, UnauthorizedError) and any(self._answers.values()):
@@ -509,7 +448,7 @@ class PeerLink:
             self.replaced = True
             self._on_replaced()
 
-    def _failed(self, error: TxLogError, ups: int) -> None:
+    def failed(self, error: TxLogError, ups: int) -> None:
         """Break the link after a failed request, unless it came up again meanwhile."""
         if ups == self.ups:
             self._went_down(error)
@@ -522,58 +461,14 @@ class PeerLink:
             try:
                 await self._request("GET", "/peer/v1/watch", b"", _WATCH_PATIENCE)
             except TxLogError as error:
-                self._failed(error, ups)
+                self.failed(error, ups)
                 continue
             if (rest := until - time.monotonic()) > 0:  # a proxy answers for the peer
                 await _wait(self._broken, rest)
 
-    async def _posting(self) -> None:
-        box = self._outbox
-        while True:
-            box.post_takes_pushes = True
-            await self._post_ready.wait()
-            await self._greeted.wait()
-            self._post_ready.clear()
-            pushes = box.riding_pushes()
-            box.post_takes_pushes = False
-            post, reports, addresses = box.post, box.reports, box.addresses
-            box.post, box.reports, box.addresses = None, {}, None
-            sent = {name: self._reports.shortened(report) for name, report in reports.items()}
-            body = wire.encode(
-                wire.Envelope(
-                    post=post,
-                    reports=tuple(sent.values()),
-                    hears=self._hears(),
-                    addresses=addresses,
-                    pushes=pushes,
-                    data=self._data(),
-                    pace=self._pace(),
-                )
-            )
-            self.traffic.posts += 1
-            size = len(body) - len(pushes)
-            self.traffic.post_bytes_max = max(self.traffic.post_bytes_max, size)
-            ups = self.ups
-            try:
-                began = time.monotonic()
-                body, sealed = await self._exchange("POST", "/peer/v1/posts", body, _PATIENCE)
-                answer = wire.decode(wire.PostAnswer, body) if body else wire.PostAnswer()
-                if answer.post is None:  # else the peer's disk took a part of the time
-                    self._note_round_trip(time.monotonic() - began)
-                elif sealed:
-                    self._on_answer(answer)
-                for name, report in reports.items():
-                    if not self._reports.answered(report, sent[name], answer.kept):
-                        box.reports.setdefault(name, report)
-                        self._post_ready.set()
-            except RemoteProtocolError as error:
-                _log.error("post refused", peer=self.node_id, error=str(error))
-            except TxLogError as error:
-                box.post = box.post or post
-                box.reports = {**reports, **box.reports}
-                box.addresses = addresses if box.addresses is None else box.addresses
-                self._post_ready.set()
-                self._failed(error, ups)
+    async def send_post(self, body: bytes) -> tuple[bytes, bool]:
+        """Send an envelope; return the answer, and whether it is proved to be the peer's."""
+        return await self._exchange("POST", "/peer/v1/posts", body, _PATIENCE)
 
     async def _tell(self, target: str, body: bytes) -> None:
         ups = self.ups
@@ -585,13 +480,9 @@ class PeerLink:
             if error.fields.get("status") in (404, 405):  # a release without this route (P31)
                 _log.error("message refused", peer=self.node_id, to=target, error=str(error))
             else:
-                self._failed(error, ups)
+                self.failed(error, ups)
         except TxLogError as error:
-            self._failed(error, ups)
-
-    def _note_round_trip(self, seconds: float) -> None:
-        known = seconds if self.round_trip_s is None else self.round_trip_s
-        self.round_trip_s = known + _ROUND_TRIP_WEIGHT * (seconds - known)
+            self.failed(error, ups)
 
     # -- fetching ----------------------------------------------------------------------------------
 
@@ -730,11 +621,15 @@ class PeerLink:
     async def _exchange(
         self, method: str, target: str, body: bytes, patience: Patience
     ) -> tuple[bytes, bool]:
-        """Send a signed request, result as `_send`; greet a restarted peer and repeat once."""
+        """Send a signed request, result as `_send`; greet a restarted peer and repeat once.
+
+        Of several requests to a start that is gone the first refusal breaks the link.
+        """
+        ups = self.ups
         try:
             return await self._send(method, target, body, patience)
         except StaleSessionError as error:
-            self._went_down(error)
+            self.failed(error, ups)
             await self._wait_greeted()
             return await self._send(method, target, body, patience)
 

@@ -21,11 +21,13 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from sparktxlog.model.site_data import SitePace
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.events import Event, PayloadArrived, PostReceived
 from sparktxlog.protocol.messages.posts import Post
 from sparktxlog.runtime.membership.strangers import Strangers
 from sparktxlog.runtime.peering import Peering
+from sparktxlog.transport.signing import BOOT
 
 NO_NUMBER = 1 << 63
 
@@ -76,14 +78,14 @@ def test_a_post_with_such_a_number_is_refused(
 ) -> None:
     node = Lone(Master)
     post = node.post_of("b", node.now, node.run_of("b", 1, node.now))
-    asyncio.run(peering.on_envelope("b", Envelope(post=post)))
+    asyncio.run(peering.on_envelope("b", Envelope(post=post), {}))
     assert len(told) == 1
     if field == "header":
         post = replace(post, headers=(replace(post.headers[0], ts=NO_NUMBER),))
     else:
         post = replace(post, **cast(Any, {field: NO_NUMBER}))
     with pytest.raises(RemoteProtocolError, match="impossible"):
-        asyncio.run(peering.on_envelope("b", Envelope(post=post)))
+        asyncio.run(peering.on_envelope("b", Envelope(post=post), {}))
     assert len(told) == 1
 
 
@@ -101,10 +103,10 @@ def test_what_travels_with_a_post_is_taken_as_if_it_was_pushed(
     node, run = Lone(Master), run_of(seq=1, origin="b")
     pushes = encode_pushes([(run.header, run.payload)])
     post = node.post_of("b", node.now, node.run_of("b", 1, node.now))
-    asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes)))
+    asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes), {}))
     assert [type(event) for event in told] == [PostReceived, PayloadArrived]
     with pytest.raises(RemoteProtocolError, match="torn"):
-        asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes[:-1])))
+        asyncio.run(peering.on_envelope("b", Envelope(post=post, pushes=pushes[:-1]), {}))
     assert isinstance(told[2], PostReceived), "the post counts, whatever is with it"
 
 
@@ -116,10 +118,12 @@ def test_who_sends_a_run_gets_the_post_that_says_it_is_here(peering: Peering) ->
     async def next_post() -> Post:
         return own
 
-    peering._base.links["b"] = cast(Any, SimpleNamespace(next_post=next_post))
-    answer = asyncio.run(peering.on_envelope("b", Envelope(pushes=pushes)))
-    assert (answer.post, answer.hears) == (own, ("b",))
-    assert asyncio.run(peering.on_envelope("b", Envelope())) == PostAnswer(), "nothing to say"
+    peering._base.links["b"] = cast(
+        Any, SimpleNamespace(posts=SimpleNamespace(next_post=next_post, number=lambda: 7))
+    )
+    answer = asyncio.run(peering.on_envelope("b", Envelope(pushes=pushes), {}))
+    assert (answer.post, answer.hears, answer.number) == (own, ("b",), 7)
+    assert asyncio.run(peering.on_envelope("b", Envelope(), {})) == PostAnswer(), "nothing to say"
 
 
 def test_a_post_in_an_answer_is_one_of_the_peer(peering: Peering, told: list[Event]) -> None:
@@ -171,3 +175,36 @@ def test_another_process_at_the_address_is_the_node() -> None:
 def test_who_is_alone_or_known_is_taken() -> None:
     greet("")
     greet("another", known=True)
+
+
+def test_an_envelope_that_was_overtaken_says_nothing_of_its_sender(
+    peering: Peering, told: list[Event]
+) -> None:
+    """Several are under way at once; the post in each has an order of its own (P5)."""
+    node, heard = Lone(Master), list[tuple[str, ...]]()
+    pace, paces = SitePace(write_us=5), list[SitePace]()
+    peering._membership.epochs = cast(
+        Any,
+        SimpleNamespace(on_hears=lambda _, hears: heard.append(hears), on_post=lambda post: None),
+    )
+    membership: Any = peering._membership
+    membership.note_data = lambda _node, _data, pace: paces.append(pace)
+    post, boot, later = node.post_of("b", node.now), {BOOT: "1"}, {BOOT: "2"}
+
+    def take(headers: dict[str, str], number: int, *hears: str) -> None:
+        envelope = Envelope(post=post, hears=hears, pace=pace, number=number)
+        asyncio.run(peering.on_envelope("b", envelope, headers))
+
+    peering._base.links["b"] = cast(Any, SimpleNamespace(boot="1"))
+    take(boot, 5, "a", "c")
+    take(boot, 4)
+    take(boot, 5)
+    peering.on_answer("b", PostAnswer(post=post, hears=("x",), number=3))
+    assert heard == [("a", "c")]
+    assert len(told) == 4, "the posts count"
+    peering.on_answer("b", PostAnswer(post=post, hears=("c",), number=6))
+    take(boot, 7, "a")
+    take(later, 1, "d")
+    take(later, 0)
+    assert heard[1:] == [("c",), ("a",), ("d",)]
+    assert paces == [pace] * 3

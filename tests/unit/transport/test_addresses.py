@@ -118,7 +118,7 @@ def test_what_is_not_in_use_is_checked(
     assert bench.link.addresses() == known
     assert list(bench.link.addresses()) == [url for url in URLS if url in known]
     assert found_addresses({"B": bench.link}) == tuple(("B", url, True) for url in known)
-    assert bench.link._outbox.addresses == found_addresses({"B": bench.link})
+    assert bench.link.posts.addresses == found_addresses({"B": bench.link})
 
 
 @pytest.mark.parametrize(("urls", "which"), [(URLS[:1], "all"), (URLS, "none")])
@@ -133,8 +133,8 @@ def test_nothing_is_done_for_one_address_or_when_it_is_off(
             await asyncio.sleep(0)
         await bench.check.close()
         assert bench.asked == []
-        assert bench.link._outbox.addresses is None
-        assert not bench.link._post_ready.is_set()
+        assert bench.link.posts.addresses is None
+        assert not bench.link.posts.ready.is_set()
 
     asyncio.run(main())
 
@@ -206,7 +206,7 @@ def test_changes_are_found_at_once_and_told_to_all(monkeypatch: pytest.MonkeyPat
         bench = Bench(monkeypatch, URLS[:2])
         link, refused = bench.link, PeerTimeoutError("no")
         bench.check.start()
-        await bench.until(lambda: link._outbox.addresses)
+        await bench.until(lambda: link.posts.addresses)
         # The link breaks and comes up at the other address.
         bench.answers("http://b", refused)
         link.url = "http://b2"
@@ -214,11 +214,11 @@ def test_changes_are_found_at_once_and_told_to_all(monkeypatch: pytest.MonkeyPat
         assert link.addresses() == {"http://b2": True}  # of the other one nothing is known
         bench.check.look_again()
         told = (("B", "http://b", False), ("B", "http://b2", True))
-        await bench.until(lambda: link._outbox.addresses == told)
+        await bench.until(lambda: link.posts.addresses == told)
         # With one address left, peers are told once more: nothing.
         link.move(("http://b2",))
         bench.check.look_again()
-        await bench.until(lambda: link._outbox.addresses == ())
+        await bench.until(lambda: link.posts.addresses == ())
         await bench.check.close()
 
     asyncio.run(main())
@@ -257,9 +257,9 @@ def test_a_request_of_the_former_address_that_fails_late_breaks_nothing(
     link = Bench(monkeypatch).link
     before = link.ups
     link.ups += 1
-    link._failed(PeerTimeoutError("silent"), before)
+    link.failed(PeerTimeoutError("silent"), before)
     assert link.up
-    link._failed(PeerTimeoutError("silent"), link.ups)
+    link.failed(PeerTimeoutError("silent"), link.ups)
     assert not link.up
 
 

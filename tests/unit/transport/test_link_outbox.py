@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from sparktxlog.codec import wire
 from sparktxlog.model.ids import NodeId
@@ -170,8 +169,7 @@ def test_what_waits_goes_when_the_link_is_up_and_is_done_when_answered() -> None
 def test_few_small_pushes_travel_with_a_post_that_goes_at_once() -> None:
     async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
-        post: Any = object()
-        outbox.post, outbox.post_takes_pushes = post, True
+        outbox.rides = lambda: True
         outbox.push(header(1), b"x")
         outbox.push(header(2), b"y")
         outbox.message("/", b"after")
@@ -183,7 +181,7 @@ def test_few_small_pushes_travel_with_a_post_that_goes_at_once() -> None:
         assert peer.taken == ["after"], "a message waits for the pushes before it"
         assert outbox.riding_pushes() == b""
         # A post that is under way takes none along, and nobody waits for its answer.
-        outbox.post, outbox.post_takes_pushes = None, False
+        outbox.rides = lambda: False
         outbox.push(header(3), b"z")
         await settled()
         assert peer.pushed == [1]
@@ -194,8 +192,7 @@ def test_few_small_pushes_travel_with_a_post_that_goes_at_once() -> None:
 def test_large_pushes_go_alone() -> None:
     async def scenario(outbox: LinkOutbox, peer: Peer, greeted: asyncio.Event) -> None:
         greeted.set()
-        post: Any = object()
-        outbox.post, outbox.post_takes_pushes = post, True
+        outbox.rides = lambda: True
         outbox.push(header(1), bytes(100_000))
         await settled()
         assert peer.pushed == [1]

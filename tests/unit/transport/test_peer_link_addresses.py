@@ -124,7 +124,7 @@ def test_it_goes_on_where_the_peer_answers_and_waits_for_nothing_else(
 
     async def act() -> None:
         bench.silent.add(ONE)
-        bench.link.post(a_post())
+        bench.link.posts.post(a_post())
         await bench.until(lambda: (ONE, "/peer/v1/posts") in bench.asked)
         bench.suspect("B")
         await bench.looked()

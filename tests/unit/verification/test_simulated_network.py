@@ -61,6 +61,9 @@ class Wire:
     def request(self, sender: str, receiver: str, method: str, target: str, body: bytes) -> None:
         assert (sender, receiver, method, target) == ("a", "b", "POST", "/peer/v1/x?y=1")
 
+    def arrived(self, sender: str, receiver: str, target: str, body: bytes) -> None:
+        assert (sender, receiver, target) == ("a", "b", "/peer/v1/x?y=1")
+
     def answered(self, receiver: str, target: str, status: int) -> None:
         self.answers.append(status)
 

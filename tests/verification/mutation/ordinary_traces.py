@@ -73,6 +73,23 @@ def old_epochs_do_not_count(core: type[Master]) -> None:
     assert not [a for a in actions if isinstance(a, PersistForeignRun)]
 
 
+def an_overtaken_post_says_nothing_of_the_present(core: type[Master]) -> None:
+    """P5: posts overtake each other; what a node has at the moment is in its newest one."""
+    node = Lone(core)
+    node.submit()
+    newer = replace(node.post_of("b", node.now + SECOND_US), known={"a": 1}, acquired={"a": 1})
+    older = replace(newer, round=newer.round - 1, counter=node.now, known={}, acquired={})
+    node.feed(PostReceived(post=newer))
+    node.feed(PostReceived(post=newer), PostReceived(post=older))
+    posts = [
+        action.post
+        for action in node.wait(2 * SECOND_US)
+        if isinstance(action, SendPost) and action.peer == "b"
+    ]
+    assert posts
+    assert not [post for post in posts if post.headers], "it reported that it has them"
+
+
 def lost_files_are_withdrawn(core: type[Master]) -> None:
     """P1a: an announced run whose files are lost is rejected, durably first, and never stamped."""
     node = Lone(core)

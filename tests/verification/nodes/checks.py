@@ -11,6 +11,7 @@ What was refused as definite is not there.  P27: conditions are judged as `condi
 from __future__ import annotations
 
 import hashlib
+from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.transactions.operation import RunFacts, RunManifest
 from sparktxlog.model.transactions.receipt import Level, Receipt
-from sparktxlog.protocol.messages.posts import QueueEntry, chain_hash
+from sparktxlog.protocol.messages.posts import Post, QueueEntry, chain_hash
 from sparktxlog.protocol.messages.view import Phase, Seat, View, same_decision
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 _GENESIS = bytes(32)
 #: Of all simulated nodes: what was read longer ago is a conflict.
 CONDITION_WINDOW = 1_000
+#: Posts of a sender to a receiver whose counters are compared.
+_POSTS_KEPT = 32
 #: Code of a rejection that only says that an earlier one counts.
 _DUPLICATE = DuplicateTransactionError.code
 
@@ -87,7 +90,10 @@ class Checks:
         #: Node → end of the queue on its disk.
         self._durable: dict[str, tuple[int, bytes]] = {}
         self.views: dict[int, View] = {}
-        self._posted: dict[tuple[str, int, int, str], int] = {}
+        #: Sender, its disk, epoch and receiver → order and counter of the latest posts.
+        self._posted: dict[tuple[str, int, int, str], list[tuple[int, int, int]]] = {}
+        #: Sender and receiver → order of the newest post that arrived.
+        self._arrived: dict[tuple[str, str], tuple[int, int]] = {}
         self.told: dict[bytes, list[Told]] = {}
         #: Transactions that were refused each time, for certain.
         self.refused: set[bytes] = set()
@@ -281,22 +287,35 @@ class Checks:
     # -- wires -------------------------------------------------------------------------------------
 
     def request(self, sender: str, receiver: str, method: str, target: str, body: bytes) -> None:
-        """See a request leave; I11: posted counters of one epoch never fall."""
+        """See a request leave; I11: posted counters of one epoch never fall.
+
+        Several posts may be under way, and one that needs a new connection leaves later.
+        """
         self.note("sent", sender, receiver, method, target.partition("?")[0], len(body))
         if target.startswith(("/peer/v1/runs", "/peer/v1/announced")):
             self.marks["run fetched"] += 1
         elif target == "/peer/v1/tails":
             self.marks["tail sent"] += 1
-        if target != "/peer/v1/posts":
-            return
-        post = wire.decode(wire.Envelope, body).post
+        post = _post_in(target, body)
         if post is None:
             return
         generation = self._world.find(sender).disk.generation
-        line = (sender, generation, post.epoch, receiver)
-        if post.counter < self._posted.get(line, -1):
-            self.fail(f"I11: {sender} posted {self._posted[line]}, then {post.counter}")
-        self._posted[line] = post.counter
+        posted = self._posted.setdefault((sender, generation, post.epoch, receiver), [])
+        insort(posted, (post.start, post.round, post.counter))
+        del posted[:-_POSTS_KEPT]
+        counters = [counter for _, _, counter in posted]
+        if counters != sorted(counters):
+            self.fail(f"I11: {sender} posted in this order: {counters}")
+
+    def arrived(self, sender: str, receiver: str, target: str, body: bytes) -> None:
+        """See a request arrive: posts overtake each other."""
+        post = _post_in(target, body)
+        if post is None:
+            return
+        line, order = (sender, receiver), (post.start, post.round)
+        if order < self._arrived.get(line, order):
+            self.happened("post overtaken by a newer one")
+        self._arrived[line] = max(order, self._arrived.get(line, order))
 
     def answered(self, receiver: str, target: str, status: int) -> None:
         """See an application answer."""
@@ -461,6 +480,11 @@ class Checks:
                 self.fail(f"{text}, told as {told.level.value} by {told.node}, is not in the queue")
             if told.level is Level.ORDERED:
                 self._check_ordered(transaction, told)
+
+
+def _post_in(target: str, body: bytes) -> Post | None:
+    """Return the post in a request, None = there is none."""
+    return wire.decode(wire.Envelope, body).post if target == "/peer/v1/posts" else None
 
 
 def _places(roster: tuple[Seat, ...]) -> list[tuple[str, int]]:

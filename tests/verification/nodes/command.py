@@ -20,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 import structlog
+from tests.verification.nodes import far_sites
 from tests.verification.nodes.lost_disks import run_weeks
 from tests.verification.nodes.marks import EXPECTED
 from tests.verification.nodes.mutants import MUTANTS
@@ -48,6 +49,8 @@ def command(arguments: list[str]) -> int:
         logging.disable()
     if asked.mutant in MUTANTS:
         MUTANTS[asked.mutant]()
+    if asked.far is not None:
+        return _far(asked.far)
     if asked.seed is not None:
         return _one(asked)
     started = perf_counter()
@@ -73,6 +76,8 @@ def _arguments(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--weeks", choices=("by-the-runbook", "in-haste"),
                         help="three weeks in which disks are lost one after the other")  # fmt: skip
+    parser.add_argument("--far", type=float, metavar="S",
+                        help="how long commits take at sites that are so far apart")  # fmt: skip
     parser.add_argument("--trace", action="store_true", help="with --seed: print the history")
     parser.add_argument("--log", action="store_true", help="with --seed: print the nodes' logs")
     return parser.parse_args(arguments)
@@ -144,8 +149,12 @@ def _read(seed: int, pipe: int) -> Outcome:
     return outcome
 
 
+def _directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="nodes-", dir=_MEMORY if _MEMORY.is_dir() else None))
+
+
 def _run(seed: int, asked: argparse.Namespace) -> Outcome:
-    root = Path(tempfile.mkdtemp(prefix="nodes-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    root = _directory()
     log = print if asked.trace and asked.seed is not None else None
     try:
         if asked.weeks:
@@ -160,6 +169,15 @@ def _compared(outcomes: list[Outcome]) -> Outcome:
     if any(other.trace != first.trace for other in outcomes) and not first.violation:
         first.violation = "run twice, it is not one history"
     return first
+
+
+def _far(delay_s: float) -> int:
+    root = _directory()
+    try:
+        far_sites.tell(delay_s, root)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return 0
 
 
 # -- telling ---------------------------------------------------------------------------------------

@@ -61,6 +61,9 @@ class Watch(Protocol):
     def request(self, sender: str, receiver: str, method: str, target: str, body: bytes) -> None:
         """See a request leave."""
 
+    def arrived(self, sender: str, receiver: str, target: str, body: bytes) -> None:
+        """See a request arrive for the first time."""
+
     def answered(self, receiver: str, target: str, status: int) -> None:
         """See an application answer."""
 
@@ -221,6 +224,7 @@ class Network:
             raise _BrokenError("the connection was reset")
         if not exchange.wanted:
             self.watch.happened("request taken though its sender gave up")
+        self.watch.arrived(name, server, exchange.target, exchange.body)
         if self.weather.repeated and random.random() < self.weather.repeated:
             self.watch.happened("request repeated")
             self.loop.call_later(

@@ -36,6 +36,7 @@ EXPECTED = (
     "member evicted", "member admitted", "roster changed", "two ballots for one epoch",
     "nobody evicted", "one member alone", "forced",
     "partition", "one-way cut", "slow link", "message lost", "duplicate delivered",
+    "post overtaken by a newer one",
     "empty disk told", "joined anew",
     "crash", "rolling restart", "all nodes crashed at once", "crash between two writes of an epoch",
     "pause", "slow disk", "clock far off", "clock a year off", "running clock set", "clock drift",

@@ -49,9 +49,10 @@ from sparktxlog.protocol.messages.events import (
     Greeted,
     LinkChanged,
     PayloadArrived,
+    PostReceived,
     RunSubmitted,
 )
-from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.posts import Post, RunHeader
 from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.protocol.messages.view import Phase, Seat, View
 
@@ -150,6 +151,8 @@ class World:
         self._ids = 0
         #: Some of all messages ever sent, to arrive once more.
         self._old: list[tuple[str, str, Event]] = []
+        #: Sender and receiver → order of the newest post that arrived.
+        self._arrived: dict[tuple[str, str], tuple[int, int]] = {}
         #: (reader, sender) → which life of each greeted the other.
         self._greeted: dict[tuple[str, str], tuple[int, int]] = {}
         #: What each node believes of its connection to another: the version spoken there, 0 = cut.
@@ -472,8 +475,16 @@ class World:
             node = self.nodes[receiver]
             if isinstance(event, EpochMessageReceived) and isinstance(event.message, Probe):
                 return self._complain(node, event.message)
+            if isinstance(event, PostReceived):
+                self._note_order(receiver, event.post)
             node.handle([event])
         return None
+
+    def _note_order(self, receiver: str, post: Post) -> None:
+        line, order = (post.sender, receiver), (post.start, post.round)
+        if order < self._arrived.get(line, order):
+            self.marks.hit("post overtaken by a newer one")
+        self._arrived[line] = max(order, self._arrived.get(line, order))
 
     def _arrive_again(self, sender: str, receiver: str, event: Event) -> None:
         if self.nodes[receiver].up and self.network.passes(sender, receiver):

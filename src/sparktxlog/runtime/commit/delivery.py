@@ -125,7 +125,7 @@ class Delivery(TakesActions, FollowsCore):
         match action:
             case SendPost():
                 # The post may have waited for the disk; others compare its clock on arrival (C3).
-                link.post(replace(action.post, wall=self._base.clock.wall()))
+                link.posts.post(replace(action.post, wall=self._base.clock.wall()))
             case SendPush():
                 payload = self._core.holdings.find(action.header.digest)
                 if payload is not None:  # otherwise the peer fetches it (P3a)

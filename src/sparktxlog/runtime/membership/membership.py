@@ -301,12 +301,12 @@ class Membership(GreetingNode):
             # A peer that accepts this node as it is has the same first view: no join is needed.
             self.epochs.history.begin(base.master.view, base.master.phase)
             # A peer that was away, or restarted, gets this site's report at once.
-            link.report(self._replicas.latest_own(base.clock.now()))
+            link.posts.report(self._replicas.latest_own(base.clock.now()))
 
     def tell_data(self) -> None:
         """Send all peers soon what this site holds of the data, and its pace."""
         for link in self._base.links.values():
-            link.tell_data()
+            link.posts.tell()
 
     def _own_data(self) -> SiteData | None:
         return self.own_data()
@@ -395,6 +395,7 @@ class Membership(GreetingNode):
 
     def _peer(self, seat: Seat, peer: PeerStatus, link: PeerLink, now: int) -> PeerState:
         heard_at, traffic = peer.last_post_at, link.traffic
+        trip_s = link.posts.round_trip_s
         pace = self.aside.paces.get(peer.peer, SitePace())
         return {
             "id": peer.peer,
@@ -402,7 +403,7 @@ class Membership(GreetingNode):
             "linked": link.up,
             "wire_version": link.version if link.up else None,
             "addresses": link.addresses(),
-            "round_trip_s": None if link.round_trip_s is None else round(link.round_trip_s, 6),
+            "round_trip_s": None if trip_s is None else round(trip_s, 6),
             "reason": link.reason,
             "write_s": pace.write_s,
             "aside": pace.aside,

@@ -198,7 +198,7 @@ class AllReplicas:
         """Send the report of this site's worker to the peers, with the results of recounts."""
         report = self.replicas.state(self._node_id).report
         for link in self._base.links.values():
-            link.report([report])
+            link.posts.report([report])
 
     def _judge(self, report: WorkerReport, heard_at: int) -> ReportAnswer:
         holders = self._log.holders

@@ -271,7 +271,7 @@ class Planning:
                     position=state.report.position,
                     alive=bool(heard),
                     linked=link.up,
-                    round_trip_s=link.round_trip_s or 0.0,
+                    round_trip_s=link.posts.round_trip_s or 0.0,
                     contested=state.contested,
                 )
             )

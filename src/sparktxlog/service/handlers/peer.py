@@ -159,7 +159,7 @@ class PeerRoutes(RouteHandlers):
         return Response(answer, media_type=MSGPACK, headers=headers)
 
     async def posts(self, sender: str, body: wire.Envelope, request: Request) -> Response | None:
-        answer = await self._peering.on_envelope(sender, body)
+        answer = await self._peering.on_envelope(sender, body, request.headers)
         if not answer.kept and answer.post is None:
             return None
         encoded = wire.encode(answer)

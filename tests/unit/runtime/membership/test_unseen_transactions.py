@@ -310,8 +310,8 @@ def test_peers_posts_are_told() -> None:
     base: Any = SimpleNamespace(config=CONFIG, journal=None, published=None, run_blocking=None)
     peering = Peering(base, core, membership, nothing)
     post = survivor.node.post_of("b", survivor.node.now, last_seq=9)
-    asyncio.run(peering.on_envelope("b", Envelope(post=post)))
+    asyncio.run(peering.on_envelope("b", Envelope(post=post), {}))
     assert survivor.losses()["b"]["last_shown"] == 9
     with pytest.raises(RemoteProtocolError):
-        asyncio.run(peering.on_envelope("c", Envelope(post=replace(post, last_seq=12))))
+        asyncio.run(peering.on_envelope("c", Envelope(post=replace(post, last_seq=12)), {}))
     assert survivor.losses()["b"]["last_shown"] == 9, "another node's word"
