@@ -28,6 +28,7 @@ NAMES = (
     "buckets",
     "conditions",
     "synchronous",
+    "latency",
     "memory",
     "attacks",
     "dashboard",

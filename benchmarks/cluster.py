@@ -65,12 +65,16 @@ class Cluster:
         """Return the node's data directory."""
         return self.root / f"site-{name.lower()}"
 
+    def peer_url(self, name: str) -> str:
+        """Return the address at which a node's peers reach it."""
+        return self.urls[name]
+
     def start(self, name: str) -> None:
         """Start a node's process; `wait_ready` waits for it."""
         config = self.root / f"site-{name.lower()}.toml"
         lines = {
             "node-id": name,
-            "master-url": self.urls[name],
+            "master-url": self.peer_url(name),
             "data-dir": str(self.data_dir(name)),
             "cluster-secret": self._secret,
             "log-level": "warning",
@@ -80,7 +84,7 @@ class Cluster:
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
         peers = [peer for peer in self.names if peer != name]
         for number, peer in enumerate(peers, start=1):
-            text += f'[peer.{number}]\nid = "{peer}"\nurl = "{self.urls[peer]}"\n'
+            text += f'[peer.{number}]\nid = "{peer}"\nurl = "{self.peer_url(peer)}"\n'
         config.write_text(text)
         with (self.root / f"site-{name.lower()}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.thorough
 def test_the_short_form_prints_its_figures() -> None:
-    only = [word for name in ("ordering", "posts", "commits") for word in ("--only", name)]
+    only = [
+        word for name in ("ordering", "posts", "commits", "latency") for word in ("--only", name)
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--short", *only],
         cwd=ROOT,
@@ -32,6 +34,9 @@ def test_the_short_form_prints_its_figures() -> None:
     values = {cells[1].strip(): float(cells[2].replace(",", "")) for cells in rows}
     assert values["ordering: transactions in the queue of 3 nodes"] > 0
     assert values["single POSTs to accepted, 64 clients"] > 0
+    for case in ("spaced", "back to back", "one writer at each site"):
+        delays = values[f"commit, three sites 20 ms apart, {case}: p50, in delays of one way"]
+        assert delays >= 2, "it came before it could"
     for where in ("one site", "three sites"):
         name = f"commit tables, {where}: 100 tables"
         assert 0 < values[name] < values[f"{name}: rate that fills the processors"] + 1
