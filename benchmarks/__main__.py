@@ -29,6 +29,7 @@ NAMES = (
     "conditions",
     "synchronous",
     "latency",
+    "far_peers",
     "memory",
     "attacks",
     "dashboard",
@@ -72,19 +73,21 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print(f"machine: {machine()}\n", flush=True)
     figures: list[Figure] = []
+    keep = arguments.only is not None and arguments.output.exists()
     for name in arguments.only or NAMES:
         begin = time.perf_counter()
         found = importlib.import_module(f"benchmarks.{name}").run(arguments.short)
         print(f"{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
         figures += found
+        if keep and not arguments.short:  # a later one that fails takes nothing with it
+            write(arguments.output, found, keep=True)
     print(tables(figures))
     if copies := copy_table({figure.name: figure.value for figure in figures}):
         print(f"\n{copies}")
     if goals := goal_table({figure.name: figure for figure in figures}):
         print(f"\n{goals}")
-    if not arguments.short:
-        keep = arguments.only is not None and arguments.output.exists()
-        write(arguments.output, figures, keep=keep)
+    if not keep and not arguments.short:
+        write(arguments.output, figures)
     return 0
 
 

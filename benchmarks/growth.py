@@ -77,12 +77,12 @@ def _started(start: Callable[[Path], Peer]) -> Iterator[Peer]:
 
 
 def _each(*starts: Callable[[], AbstractContextManager[Peer]]) -> Iterator[Peer]:
-    """Start one peer after the other, each as long as it is used; what is missing is left out."""
+    """Start one peer after the other, each as long as it is used; one that fails is left out."""
     for start in starts:
         try:
             with start() as peer:
                 yield peer
-        except PeerMissingError as error:
+        except (PeerMissingError, RuntimeError, TimeoutError) as error:
             print(f"growth: a peer is left out: {error}", file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,7 @@
 """Draws growth from benchmarks/results.json as SVG, by plain Python: `python -m benchmarks.plots`.
 
-A figure named `growth, KIND X: QUANTITY: SERIES` is a point; KIND and QUANTITY make a chart.
+A figure named `growth, KIND X: QUANTITY: SERIES` is a point; KIND and QUANTITY make a chart.  So is
+a commit of `benchmarks.latency`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from benchmarks.results import number
 RESULTS = Path(__file__).with_name("results.json")
 TARGET = Path(__file__).parents[1] / "docs" / "verification" / "plots"
 _POINT = re.compile(r"growth, (\w+) ([\d,]+): (.+): ([^:]+)")
+#: Figures of `latency`: delay and case.
+_FAR = re.compile(r"commit, three sites ([\d.]+) ms apart, (.+): p50")
+_FAR_QUANTITY = "commit, p50, ms"
 #: Kind → what the x axis is; a delay grows from 0, so its axis is not logarithmic.
 AXES = {
     "log": "transactions in the log",
@@ -27,8 +31,8 @@ AXES = {
     "delay": "delay of one way, ms",
 }
 _LINEAR = {"nodes", "delay"}
-_WIDTH, _HEIGHT = 640, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 170, 36, 48
+_WIDTH, _HEIGHT = 700, 360
+_LEFT, _RIGHT, _TOP, _BOTTOM = 72, 230, 36, 48
 #: Colours that differ for all eyes, on white and on black.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
@@ -37,7 +41,7 @@ Charts = dict[tuple[str, str], dict[str, list[tuple[float, float]]]]
 
 
 def is_point(name: str) -> bool:
-    """Return whether a figure is a point of a chart."""
+    """Return whether a figure is nothing but a point of a chart."""
     return _POINT.fullmatch(name) is not None
 
 
@@ -53,6 +57,9 @@ def charts_of(values: Mapping[str, float]) -> Charts:
             kind, at, quantity, series = match.groups()
             chart = found.setdefault((kind, quantity), {})
             chart.setdefault(series, []).append((float(at.replace(",", "")), value))
+        elif match := _FAR.fullmatch(name):
+            chart = found.setdefault(("delay", _FAR_QUANTITY), {})
+            chart.setdefault(f"sparktxlog, {match[2]}", []).append((float(match[1]), value))
     return {
         key: {series: sorted(points) for series, points in chart.items()}
         for key, chart in found.items()

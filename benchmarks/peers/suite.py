@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.cluster import Cluster
@@ -32,8 +33,6 @@ from benchmarks.results import Figure, spread
 BATCH = 1_000
 #: Each of three clients sends whole batches.
 _WHOLE = 3 * BATCH
-#: Rest of a peer's servers in which their idle CPU is measured, seconds.
-_REST_S = 2.0
 #: Pause of a client that sends alone, and seldom.
 _SPACED_S = 0.25
 
@@ -48,6 +47,8 @@ class Sizes:
     singles: int
     lone: int
     spaced: int
+    #: Rest of a peer's servers in which their idle CPU is measured, seconds.
+    rest_s: float = 2.0
 
     @classmethod
     def of(cls, short: bool) -> Sizes:
@@ -126,12 +127,19 @@ class Suite:
     def _begin(self, name: str, start: Callable[[], Sequence[Peer]]) -> None:
         try:
             started = start()
-        except PeerMissingError as error:
-            self.missing[name] = str(error)
-            print(f"peers: {name} is left out: {error}", file=sys.stderr, flush=True)
+        except (PeerMissingError, RuntimeError, TimeoutError) as error:
+            self._leave_out(name, error)
             return
+        self.add(started)
+
+    def add(self, started: Sequence[Peer]) -> None:
+        """Let peers that run take part."""
         self.peers += started
         self.turns |= {peer.name: Turns(peer.name) for peer in started}
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        self.missing[name] = str(error)
+        print(f"peers: {name} is left out: {error}", file=sys.stderr, flush=True)
 
     def warm(self, usual: int) -> None:
         """Let all do a little of everything: JVMs compile, connections open.
@@ -141,11 +149,8 @@ class Suite:
         """
         for peer in self.peers:
             third = self._sizes.batch_total(peer.name, usual) // (3 * _WHOLE) * _WHOLE
-            peer.batches(max(_WHOLE, third), BATCH)
             with suppress(WayMissingError):
-                peer.singles(1_000)
-                peer.lone(20, 0)
-            peer.settle()
+                self._try(peer, partial(_warm, peer, max(_WHOLE, third)))
 
     def measure(self, usual: int) -> None:
         """Measure turn by turn; each turn begins with another peer.
@@ -157,12 +162,23 @@ class Suite:
             first = turn % len(self.peers)
             for way in (self._batches, self._singles, self._lone, self._spaced):
                 for peer in (*self.peers[first:], *self.peers[:first]):
-                    os.sync()  # what one left to be written is not the next one's
-                    try:
-                        way(peer, self.turns[peer.name], usual)
-                    except WayMissingError:
+                    if peer.name in self.missing:
                         continue
+                    os.sync()  # what one left to be written is not the next one's
+                    with suppress(WayMissingError):
+                        self._try(peer, partial(way, peer, self.turns[peer.name], usual))
             print(f"peers: turn {turn + 1} of {self._sizes.turns}", file=sys.stderr, flush=True)
+
+    def _try(self, peer: Peer, act: Callable[[], None]) -> None:
+        """Measure; a peer that fails is left out from then on, we may not fail."""
+        try:
+            act()
+        except WayMissingError:
+            raise
+        except Exception as error:
+            if isinstance(peer, Ours):
+                raise
+            self._leave_out(peer.name, error)
 
     def _batches(self, peer: Peer, turns: Turns, usual: int) -> None:
         if len(peer.pids) == 1 and not isinstance(peer, PlainDelta):
@@ -193,7 +209,7 @@ class Suite:
 
     def _spaced(self, peer: Peer, turns: Turns, usual: int) -> None:
         times: list[float] = []
-        idle = peer.measured(lambda: time.sleep(_REST_S))
+        idle = peer.measured(lambda: time.sleep(self._sizes.rest_s))
         share = idle.servers / idle.seconds
         number = self._sizes.spaced
         spent = peer.measured(lambda: times.extend(peer.lone(number, _SPACED_S)))
@@ -207,6 +223,13 @@ class Suite:
         found = [figure for turns in self.turns.values() for figure in turns.figures()]
         order = list(UNITS)
         return sorted(found, key=lambda figure: order.index(figure.name.rpartition(": ")[0]))
+
+
+def _warm(peer: Peer, total: int) -> None:
+    peer.batches(total, BATCH)
+    peer.singles(1_000)
+    peer.lone(20, 0)
+    peer.settle()
 
 
 def _ms(spent: Spent, units: float) -> float:

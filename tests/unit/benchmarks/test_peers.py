@@ -12,6 +12,7 @@ from benchmarks.peers import protobuf
 from benchmarks.peers.jars import pinned
 from benchmarks.peers.peer import Peer, WayMissingError
 from benchmarks.peers.processes import Servers, Spent, cpu_seconds, private_bytes, written_bytes
+from benchmarks.peers.suite import UNITS, Sizes, Suite
 
 
 class _Scripted(Peer):
@@ -43,6 +44,69 @@ class _Scripted(Peer):
 
     def close(self) -> None:
         self.acts.append("closed")
+
+
+class _Whole(_Scripted):
+    """A peer that does everything, until it is to fail."""
+
+    def __init__(self, name: str, fails_after: int = 1_000) -> None:
+        super().__init__()
+        self.name, self._left = name, fails_after
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return [os.getpid()] * 3
+
+    def batches(self, total: int, batch: int) -> None:
+        super().batches(total, batch)
+        self._left -= 1
+        if self._left < 0:
+            raise ConnectionError("it is gone")
+
+    def singles(self, total: int) -> None:
+        self.acts.append(f"{total} alone")
+
+    def lone(self, total: int, pause_s: float) -> list[float]:
+        return [0.002] * total
+
+
+def _measured(*peers: Peer) -> tuple[Suite, dict[str, float]]:
+    suite = Suite(Sizes(turns=3, batches={"slow": 6_000}, singles=10, lone=4, spaced=2, rest_s=0))
+    for peer in peers:
+        suite.add([peer])
+    suite.warm(12_000)
+    suite.measure(12_000)
+    return suite, {figure.name: figure.value for figure in suite.figures()}
+
+
+def test_all_peers_do_the_same_in_turn_and_slow_ones_less_of_it() -> None:
+    fast, slow = _Whole("fast"), _Whole("slow")
+    _, values = _measured(fast, slow)
+    assert fast.acts[:3] == ["3000 by 1000", "1000 alone", "settled"]
+    assert fast.acts.count("12000 by 1000") == slow.acts.count("6000 by 1000") == 3
+    # Each look at the counters of a scripted peer comes 10 s and a CPU second after the one before.
+    assert values["batches of 1,000, three nodes: fast"] == 1_200
+    assert values["batches of 1,000, bytes written for a transaction of 200 B: slow"] == (
+        pytest.approx(2_000 / 6_000 / 3, abs=0.001)
+    )
+    assert values["lone, back to back, p50: fast"] == 2
+    quantities = [name.rpartition(": ")[0] for name in values]
+    assert list(dict.fromkeys(quantities)) == list(UNITS)
+
+
+def test_a_peer_that_fails_is_left_out_from_then_on(capsys: pytest.CaptureFixture[str]) -> None:
+    suite, values = _measured(_Whole("broken", fails_after=2), _Whole("fast"))
+    assert suite.missing == {"broken": "it is gone"}
+    assert "broken is left out: it is gone" in capsys.readouterr().err
+    assert suite.turns["broken"].values["single, 64 at once"]
+    assert values["single, 64 at once: fast"] == 1
+    assert len(suite.turns["fast"].values["lone, every 250 ms, p50"]) == 3
+
+
+def test_a_peer_without_a_way_has_no_figures_of_it() -> None:
+    suite, values = _measured(_Scripted(), _Whole("fast"))
+    assert suite.missing == {}
+    assert not any(name.endswith(": scripted") for name in values if "single" in name)
 
 
 def test_servers_count_until_they_have_settled_and_the_clock_until_all_is_acknowledged() -> None:

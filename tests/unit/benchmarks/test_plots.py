@@ -12,8 +12,10 @@ VALUES = {
     f"growth, batch 8,192: {CPU}: sparktxlog": 20.0,
     f"growth, batch 1: {CPU}: sparktxlog": 900.0,
     f"growth, batch 1: {CPU}: Kafka, fsync": 400.0,
-    "growth, delay 0: lone transaction, p50, ms: etcd": 2.0,
-    "growth, delay 200: lone transaction, p50, ms: etcd": 402.0,
+    "growth, delay 0: commit, p50, ms: etcd": 2.0,
+    "growth, delay 200: commit, p50, ms: etcd": 402.0,
+    "commit, three sites 20 ms apart, spaced: p50": 43.0,
+    "commit, three sites 20 ms apart, spaced: p50, in delays of one way": 2.1,
     "ordering: rows": 1.0,
 }
 
@@ -24,7 +26,10 @@ def test_names_of_figures_make_charts() -> None:
         "sparktxlog": [(1, 900), (8_192, 20)],
         "Kafka, fsync": [(1, 400)],
     }
-    assert found[("delay", "lone transaction, p50, ms")] == {"etcd": [(0, 2), (200, 402)]}
+    assert found[("delay", "commit, p50, ms")] == {
+        "etcd": [(0, 2), (200, 402)],
+        "sparktxlog, spaced": [(20, 43)],
+    }
     assert len(found) == 2
 
 
