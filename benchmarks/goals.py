@@ -191,7 +191,7 @@ def _row(goal: Goal, figures: Mapping[str, Figure]) -> str:
     name, value, ratio = ours.peer, ours.peer_value, ours.ratio
     if goal.peer:
         name, value = goal.peer.rpartition(": ")[2], peer.value if peer else None
-        ratio = ours.value / value if value else None
+        ratio = ours.value / value if value and value > 0 else None
     cells = [
         goal.quantity,
         number(ours.value),
