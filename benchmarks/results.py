@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ class Figure:
     peer: str = ""
     peer_value: float | None = None
     ratio: float | None = None
+    #: Of several turns, whose median `value` is.
+    least: float | None = None
+    most: float | None = None
 
 
 def at_least(name: str, value: float, unit: str, goal: float) -> Figure:
@@ -42,6 +46,18 @@ def at_most(name: str, value: float, unit: str, goal: float) -> Figure:
 def informing(name: str, value: float, unit: str) -> Figure:
     """Return a figure without a goal."""
     return Figure(name=name, value=round(value, 3), unit=unit)
+
+
+def spread(name: str, values: Sequence[float], unit: str) -> Figure:
+    """Return the median of several turns without a goal, with the least and the most of them."""
+    median, least, most = statistics.median(values), min(values), max(values)
+    return Figure(
+        name=name,
+        value=round(median, 3),
+        unit=unit,
+        least=round(least, 3),
+        most=round(most, 3),
+    )
 
 
 def beside(
@@ -81,7 +97,7 @@ def markdown(figures: Sequence[Figure]) -> str:
         met = {None: "", True: "yes", False: "**no**"}[figure.met]
         cells = [
             figure.name,
-            f"{figure.value:,g}",
+            number(figure.value) + _turns(figure),
             figure.unit,
             figure.goal,
             met,
@@ -93,8 +109,19 @@ def markdown(figures: Sequence[Figure]) -> str:
     return "\n".join(lines)
 
 
+def number(value: float) -> str:
+    """Return a value for people; large ones have no fractions."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:,g}"
+
+
+def _turns(figure: Figure) -> str:
+    if figure.least is None or figure.most is None:
+        return ""
+    return f" ({number(figure.least)} to {number(figure.most)})"
+
+
 def _optional(value: float | None) -> str:
-    return "" if value is None else f"{value:,g}"
+    return "" if value is None else number(value)
 
 
 def write(path: Path, figures: Sequence[Figure], *, keep: bool = False) -> None:

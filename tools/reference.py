@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import typer
+from benchmarks import report
 from tools.metrics_page import table_of_alerts, table_of_metrics
 from tools.two_sites import table_of_cases
 from tools.types_page import kept_types, refused_types
@@ -284,6 +285,10 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "sites.md": lambda: filled("sites.md", {"two sites": table_of_cases()}),
     ROOT / "docs" / "monitoring.md": lambda: filled(
         "monitoring.md", {"alerts": table_of_alerts(), "metrics": table_of_metrics()}
+    ),
+    ROOT / "docs" / "verification" / "benchmarks.md": lambda: filled(
+        "verification/benchmarks.md",
+        {"goals": report.goals(), "peers": report.peers(), "growth": report.growth()},
     ),
     ROOT / "docs" / "tables.md": lambda: filled(
         "tables.md", {"kept types": kept_types(), "refused types": refused_types()}

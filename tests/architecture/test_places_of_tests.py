@@ -257,7 +257,7 @@ def test_every_unit_test_is_named_after_a_module() -> None:
         place = path.relative_to(UNIT)
         stem, folder = path.stem.removeprefix("test_"), PACKAGE / place.parent
         names = {entry.stem for entry in folder.glob("*") if entry.stem != "__init__"}
-        if place.parts[0] not in ("examples", "verification") and not any(
+        if place.parts[0] not in ("benchmarks", "examples", "verification") and not any(
             stem == name or stem.startswith(f"{name}_") for name in names
         ):
             found.add(str(place))

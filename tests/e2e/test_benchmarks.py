@@ -29,8 +29,9 @@ def test_the_short_form_prints_its_figures() -> None:
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")]
-    values = {cells[1].strip(): float(cells[2].replace(",", "")) for cells in rows[1:]}
+    figures, goals = done.stdout.partition("| figure")[2].split("\n\n", 1)
+    rows = [line.split("|") for line in figures.splitlines() if line.startswith("| ")]
+    values = {cells[1].strip(): float(cells[2].replace(",", "")) for cells in rows}
     assert values["ordering: transactions in the queue of 3 nodes"] > 0
     assert values["single POSTs to accepted, 64 clients"] > 0
     for case in ("spaced", "back to back", "one writer at each site"):
@@ -39,6 +40,7 @@ def test_the_short_form_prints_its_figures() -> None:
     for where in ("one site", "three sites"):
         name = f"commit tables, {where}: 100 tables"
         assert 0 < values[name] < values[f"{name}: rate that fills the processors"] + 1
+    assert "| commits of one table from three sites, /s |" in goals
 
 
 def test_copies_are_shown_as_the_sources_showed_theirs() -> None:
