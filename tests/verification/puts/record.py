@@ -148,7 +148,6 @@ class Counted:
             if number:
                 nonces.setdefault(number, set()).add(nonce)
                 said = self.told.get((number, nonce))
-                # Who lost may have had it for a moment: another one exchanged it since.
                 if said in (None, Told.REFUSED):
                     why = "nobody" if said is None else said.value
                     yield Violation(Kind.WRONG, f"number {number} is there, and was told: {why}")
@@ -165,9 +164,10 @@ class Counted:
         for number, different in nonces.items():
             if len(different) > 1 and won[number] < 2:
                 yield Violation(Kind.DOUBLED, f"number {number} was there from two writers")
-        unknown = {number for (number, _), told in self.told.items() if told is Told.UNKNOWN}
+        # Who lost may have had it for a moment: its answer was lost, and another one was quicker.
+        perhaps = {number for (number, _), told in self.told.items() if told is not Told.REFUSED}
         for number in range(1, there[0] + 1):
-            if not won[number] and number not in unknown:
+            if number not in perhaps:
                 yield Violation(Kind.WRONG, f"nobody exchanged for number {number}")
 
 

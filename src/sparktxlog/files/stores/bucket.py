@@ -363,7 +363,8 @@ class BucketStore:
             mark: Of what is there, from `Found` or an exchange.
 
         Returns:
-            The mark of the new bytes; None = what is there has another mark, or nothing is there.
+            The mark of the new bytes; None = what is there has another mark by now, or nothing is
+            there: also if an answer was lost, and another one exchanged these bytes before a look.
 
         Raises:
             StorageError: As `Store`; nobody knows whether it was done.
