@@ -326,6 +326,15 @@ def test_names_are_those_of_a_directory(store: Store) -> None:
     assert list(store.names("none")) == []
 
 
+def test_directories_are_those_of_a_directory(store: Store) -> None:
+    for key in ("d/a", "d/e/b", "d/e/f/c", "d/x y/z", "dd/x/y"):
+        store.create(key, b"")
+    assert sorted(store.directories("d")) == ["e", "x y"]
+    assert [*store.directories("none")] == [*store.directories("d/x y")] == []
+    part = PartOfStore(store, "d")
+    assert sorted(part.directories()) == ["e", "x y"] and [*part.directories("e")] == ["f"]
+
+
 def test_a_reader_jumps(store: Store, file: Path) -> None:
     content = file.read_bytes()
     store.create("k", file)

@@ -274,8 +274,11 @@ class BucketAttic:
     # -- looking -----------------------------------------------------------------------------------
 
     def ids(self) -> set[str]:
-        """Return the ids of what is there, also of parts of entries that a kill left."""
-        return set(self._objects())
+        """Return the ids of what is there, also of parts of entries that a kill left.
+
+        What is in them is not listed; an id may be that of an entry that was removed.
+        """
+        return set(self._store.directories())
 
     def whole(self, table: str) -> list[Entry]:
         """Return the entries of a table that were filled, oldest first."""

@@ -50,6 +50,7 @@ def test_an_entry_is_made_without_a_list_of_the_others(store: Listed) -> None:
     assert attic.newest(Kind.BACKUP, "t", "d") is None
     begins = ("t", "attic/backup-t-c", "attic/backup-t-d")
     assert [one for one in store.asked if not one.startswith(begins)] == []
+    assert [one.id for one in attic.whole("t")] == [kept.id, moved.id]
 
 
 def test_a_copy_that_fails_goes_on_and_leaves_nothing_behind(

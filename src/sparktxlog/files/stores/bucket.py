@@ -54,7 +54,7 @@ from sparktxlog.model.buckets import BucketUrl, Provider
 from sparktxlog.model.ids import check_relative_path
 
 if TYPE_CHECKING:
-    from obstore import Attributes, GetOptions, GetResult, ObjectMeta, PutMode
+    from obstore import Attributes, GetOptions, GetResult, ListResult, ObjectMeta, PutMode
     from obstore.store import (
         AzureConfig,
         AzureSASToken,
@@ -570,16 +570,30 @@ class BucketStore:
 
     def names(self, directory: str) -> Sequence[str]:
         """As `Store.names`."""
+        found = self._in_directory(directory)["objects"]
+        return self._last_parts(directory, (one["path"] for one in found))
+
+    def directories(self, directory: str) -> Sequence[str]:
+        """As `Store.directories`."""
+        return self._last_parts(directory, self._in_directory(directory)["common_prefixes"])
+
+    @staticmethod
+    def _last_parts(directory: str, paths: Iterable[str]) -> list[str]:
+        names = (path.removeprefix(f"{directory}/").rstrip("/") for path in paths)
+        return [name for name in names if name and "/" not in name]
+
+    def _in_directory(self, directory: str) -> ListResult[Sequence[ObjectMeta]]:
+        """List a directory, and nothing of what is below its own directories."""
         prefix = f"{check_relative_path(directory)}/"
         try:
             found = self._ask(
                 directory, "list it", lambda: obstore.list_with_delimiter(self._client, prefix)
-            )["objects"]
+            )
         except FileNotFoundError as error:
             raise failure_of(error, self.url_of(directory), "list it") from None
-        self.counts.add(RequestKind.LIST, 1 + len(found) // _LISTED_AT_ONCE)
-        names = (one["path"].removeprefix(prefix) for one in found)
-        return [name for name in names if name and "/" not in name]
+        listed = len(found["objects"]) + len(found["common_prefixes"])
+        self.counts.add(RequestKind.LIST, 1 + listed // _LISTED_AT_ONCE)
+        return found
 
     def _marks_directory(self, key: str) -> bool:
         """Return whether an empty object is Hadoop's mark of a directory, with `/` after its key.
