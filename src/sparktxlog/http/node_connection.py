@@ -25,7 +25,7 @@ from http.client import (
 )
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies, proxy_bypass
 
 from sparktxlog.errors import ConfigError, PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.http.authorities import authorities, certificate_error
@@ -53,10 +53,10 @@ def proxy_to(address: SplitResult) -> Proxy | None:
     Raises:
         ConfigError: It is no proxy of HTTP (definite); its text may have a password.
     """
-    found = getproxies_environment()
+    found = getproxies()
     named = found.get("https") or found.get("all")
     host = address.hostname or ""
-    if address.scheme != "https" or not named or proxy_bypass_environment(host):
+    if address.scheme != "https" or not named or proxy_bypass(host):
         return None
     try:
         by = urlsplit(named if "://" in named else f"http://{named}")

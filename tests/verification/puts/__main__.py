@@ -98,6 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make puts", description=__doc__.split("\n")[0])
     parser.add_argument("--puts", type=int, default=95_000)
     parser.add_argument("--commits", type=int, default=5_000, help="through three nodes")
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds between two node faults")
     parser.add_argument("--faulty", type=float, default=0.05, help="share of requests")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="that put")
     parser.add_argument("--threads", type=int, default=THREADS, help="of each process")
@@ -121,7 +122,13 @@ def main() -> int:
             violations += len(found.violations)
         if given.commits:
             made: Rivalry = run_in(
-                directory, places, commits=given.commits, tables=3, writers=2, seed=given.seed
+                directory,
+                places,
+                commits=given.commits,
+                tables=3,
+                writers=2,
+                seed=given.seed,
+                pause=given.pause,
             )
             print(summary_of_commits(made), flush=True)
             violations += len(made.violations)
