@@ -578,7 +578,7 @@ class BucketStore:
         return self._last_parts(directory, self._in_directory(directory)["common_prefixes"])
 
     @staticmethod
-    def _last_parts(directory: str, paths: Iterable[str]) -> list[str]:
+    def _last_parts(directory: str, paths: Iterable[str]) -> Sequence[str]:
         names = (path.removeprefix(f"{directory}/").rstrip("/") for path in paths)
         return [name for name in names if name and "/" not in name]
 
