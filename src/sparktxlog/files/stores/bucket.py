@@ -28,13 +28,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from sparktxlog.errors import (
-    BucketMissingError,
-    ConfigError,
-    FileChangedError,
-    StorageError,
-    StoreUnavailableError,
-)
+from sparktxlog.errors import ConfigError, FileChangedError, StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
@@ -46,6 +40,7 @@ from sparktxlog.files.stores.store_failures import (
     failure_of,
     is_cut,
     missing,
+    says_no_bucket,
     status_of,
     was_repeated,
 )
@@ -166,9 +161,8 @@ class BucketStore:
 
     def _raise_if_no_bucket(self, error: Exception, key: str, action: str) -> None:
         """Raise BucketMissingError if an answer says why nothing is there; else ask, as above."""
-        found = failure_of(error, self.url_of(key), action)
-        if isinstance(found, (BucketMissingError, StoreUnavailableError)):  # the latter: perhaps
-            raise found from None
+        if says_no_bucket(error):
+            raise failure_of(error, self.url_of(key), action) from None
         if isinstance(error, FileNotFoundError):
             self._check_bucket()
 

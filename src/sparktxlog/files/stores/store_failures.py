@@ -97,9 +97,13 @@ def _known(sign: str, error: type[StorageError], says: str, hint: str) -> _Known
     return _Known(re.compile(sign), error, says, hint)
 
 
+#: Codes of an answer, and the text of Google, that has none.
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
+_NO_BUCKET_OF_GOOGLE = "The specified bucket does not exist"
+
 _KNOWN = (
     _known(
-        r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist|InvalidBucketName",
+        "|".join((*_NO_BUCKET, _NO_BUCKET_OF_GOOGLE)),
         BucketMissingError,
         "has no such bucket",
         "Create the bucket, or correct its name in the URL, or the endpoint and region.",
@@ -225,6 +229,13 @@ def status_of(error: BaseException) -> int | None:
     """Return the status of HTTP that a store answered with, None = no answer came."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
+
+
+def says_no_bucket(error: BaseException) -> bool:
+    """Return whether the answer's text says why nothing is there: there is no such bucket."""
+    head = str(error).partition(_DEBUG)[0]
+    code = _CODE.search(head)
+    return (code is not None and code[1] in _NO_BUCKET) or _NO_BUCKET_OF_GOOGLE in head
 
 
 def was_repeated(error: BaseException) -> bool:
