@@ -179,6 +179,33 @@ def test_what_is_refused_after_a_lost_answer_may_be_done(
     assert there is None if name == "remove" else direct.read("new") == b"bytes"
 
 
+@pytest.mark.parametrize("looks", [True, False], ids=["seen", "unseen"])
+def test_an_upload_whose_last_answer_is_cut_and_that_is_refused_then_may_be_done(
+    server: StoreServer, prefix: str, looks: bool
+) -> None:
+    """The library does not ask again for what was cut: the store does."""
+    posts = 0
+
+    def choose(method: str) -> Fault | Answer:
+        nonlocal posts
+        posts += method == "POST"  # the first begins the upload, the second one ends it
+        if posts == 2 and method == "POST":
+            return Fault.CUT
+        is_refused = posts > 2 and (method == "POST" or not looks)
+        return Answer(403, "AccessDenied") if is_refused else Fault.NONE
+
+    with faulty_way(server.endpoint, choose) as way:
+        settings = server.settings(way.url, patience_s=0.0)
+        store = store_servers.opened(f"s3://{BUCKET}/{prefix}", settings).in_parts()
+        if looks:
+            store.replace("new", b"bytes")
+        else:
+            with pytest.raises(StorageError, match="may have been carried out") as caught:
+                store.replace("new", b"bytes")
+            assert not caught.value.definite
+    assert posts > 2 and server.store(prefix).read("new") == b"bytes"
+
+
 @pytest.mark.parametrize(
     "answer", [Answer(301, "PermanentRedirect"), Answer(400, "AuthorizationHeaderMalformed")]
 )

@@ -40,6 +40,7 @@ from sparktxlog.files.stores.store_failures import (
     failure_of,
     is_cut,
     missing,
+    note_repeated,
     says_no_bucket,
     status_of,
     was_repeated,
@@ -642,6 +643,8 @@ class BucketStore:
             except BaseError as error:
                 if attempt < _ATTEMPTS and is_cut(error):
                     continue
+                if attempt > 1:
+                    note_repeated(error)
                 if raw:
                     raise
                 raise failure_of(error, url, action) from None

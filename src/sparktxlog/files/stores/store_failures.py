@@ -239,8 +239,14 @@ def says_no_bucket(error: BaseException) -> bool:
 
 
 def was_repeated(error: BaseException) -> bool:
-    """Return whether the library asked more than once: what failed last may be done already."""
-    return _REPEATED.search(str(error)) is not None
+    """Return whether it was asked for more than once: what failed last may be done already."""
+    said = (str(error), *getattr(error, "__notes__", ()))
+    return any(_REPEATED.search(text) is not None for text in said)
+
+
+def note_repeated(error: BaseException) -> None:
+    """Note that an attempt came before that of an error, which the library does not know."""
+    error.add_note("retries: 1")
 
 
 def is_cut(error: BaseException) -> bool:
