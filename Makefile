@@ -47,7 +47,7 @@ SITE := $(VENV)/site
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends demo bench bench-peers docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs site clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -171,6 +171,11 @@ rivals: $(STAMP) ## Commit from three sites while nodes are killed and cut off; 
 list-appends: COMMITS = 100000
 list-appends: $(STAMP) ## Append to lists by Delta's Java client at three sites, and look for anomalies
 	@$(BIN)/python -m tests.verification.rivals.list_appends --commits $(COMMITS) $(RIVALS_ARGS)
+
+puts: PUTS = 95000
+puts: COMMITS = 5000
+puts: $(STAMP) ## Put into a bucket whose way fails PUTS=95000 times, and commit COMMITS=5000; compare
+	@$(BIN)/python -m tests.verification.puts --puts $(PUTS) --commits $(COMMITS) $(PUTS_ARGS)
 
 explore: $(STAMP) ## Visit every state of small clusters, and write docs/verification/exploration.md
 	@$(BIN)/python -m tests.verification.exploration --write docs/verification/exploration.md $(EXPLORE_ARGS)

@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "codec": {"delta.commit_contents", "delta.log_state"} | _EPOCHS,
     "storage": {
         "attic", "codec", "delta", "files.arrivals", "files.durability", "files.foreign_files",
-        "files.stores", "protocol.messages.recovery",
+        "files.last_use", "files.stores", "protocol.messages.recovery",
     }
     | _EPOCHS,
     "transport": {"codec", "config", "http.node_connection", "supervision"} | _EPOCHS,

@@ -108,7 +108,6 @@ ELSEWHERE = {
     "protocol/order/final_queue.py": _TRACES,
     "protocol/order/ordering.py": "unit/protocol/test_master.py",
     "runtime/commit/delivery.py": "service/test_client_api.py",
-    "runtime/commit_tables/site_places.py": "service/test_bucket_tables.py",
     "runtime/store_taking.py": "service/test_bucket_payloads.py",
     "storage/payloads/bucket_expiry.py": "contract/test_payload_store.py",
     "storage/payloads/bucket_payloads.py": "contract/test_payload_store.py",

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -243,8 +242,36 @@ def test_files_that_no_transaction_names_go_once_they_are_old(store: PayloadStor
     store.fetch(file, lambda offset: [content[offset:]])
     assert upkeep.remove_unnamed(journal, 0, 3_600) == 0
     assert upkeep.remove_unnamed(journal, 0, -60) == 0, "its submit may be under way"
-    store.forget_verified(NAME)
+    assert isinstance(store, (BucketPayloads, LocalPayloadStore))
+    for one in (store, store.here) if isinstance(store, BucketPayloads) else (store,):
+        one.last_use.forget(OWNER)
     assert upkeep.remove_unnamed(journal, 0, 3_600, given_up=[OWNER]) == 1
+    assert not store.has(file)
+
+
+def test_a_submit_under_way_is_remembered_however_many_follow(
+    store: PayloadStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("files.arrivals", "storage.payloads.bucket_payloads"):
+        monkeypatch.setattr(f"sparktxlog.{module}._REMEMBERED", 2)
+    upkeep, journal, content = upkeep_of(store), TemporaryJournal(), parquet_bytes()
+    for number in range(4):
+        store.fetch(
+            staged_of(f"{uuid.UUID(int=number)}/t/part-0.parquet", content),
+            lambda offset: [content[offset:]],
+        )
+    assert upkeep.remove_unnamed(journal, 0, -60) == 0
+
+
+def test_an_expired_file_that_is_submitted_again_meanwhile_stays(store: PayloadStore) -> None:
+    upkeep, content = upkeep_of(store), parquet_bytes()
+    file = staged_of(NAME, content)
+    store.fetch(file, lambda offset: [content[offset:]])
+    looked_s = time.monotonic()  # at what transactions name
+    store.verify(file)
+    assert upkeep.remove([NAME], used_before=looked_s) == 0
+    store.verify(file)
+    assert upkeep.remove([NAME], used_before=time.monotonic() + 1) == 1
     assert not store.has(file)
 
 
@@ -280,8 +307,7 @@ def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
     store, content = bucket_of(request, tmp_path), parquet_bytes()
     file, removed = staged_of(NAME, content), list[int]()
     store.fetch(file, lambda offset: [content[offset:]])
-    with store._lock:  # it was compared long ago
-        store._known[NAME] = replace(store._known[NAME], at=-1e9)
+    store.last_use.forget(OWNER)  # it was compared long ago
     upkeep = threading.Thread(
         target=lambda: removed.append(upkeep_of(store).remove_unnamed(TemporaryJournal(), 0, -60))
     )

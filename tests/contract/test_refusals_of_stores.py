@@ -131,6 +131,81 @@ def test_an_upload_that_ends_in_the_middle_leaves_nothing(
     assert direct.read("k") == LARGE
 
 
+_WRITES: dict[str, tuple[str, Callable[[BucketStore], object]]] = {
+    "create": ("PUT", lambda store: store.create("new", b"bytes")),
+    "replace": ("PUT", lambda store: store.replace("new", b"bytes")),
+    "copy": ("PUT", lambda store: store.copy("there", "new")),
+    "exchange": ("PUT", lambda store: store.exchange("new", b"bytes", _mark_of(store, "new"))),
+    "remove": ("POST", lambda store: store.remove(["new"])),
+}
+
+
+def _mark_of(store: BucketStore, key: str) -> str:
+    found = store.find(key)
+    assert found is not None
+    return found.mark
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["seen", "unseen"])
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(403, "AccessDenied"), Answer(400, "ExpiredToken"), Answer(403, "QuotaExceeded")],
+)
+@pytest.mark.parametrize("name", _WRITES)
+def test_what_is_refused_after_a_lost_answer_may_be_done(
+    server: StoreServer, prefix: str, name: str, answer: Answer, looks: bool
+) -> None:
+    """Credentials that end, or a quota that is used up, after the store took the first attempt."""
+    direct, (method, call) = server.store(prefix), _WRITES[name]
+    direct.create("there", b"bytes")
+    if name in ("exchange", "remove"):
+        direct.create("new", b"before")
+    told = [Fault.LOST, answer]
+
+    def choose(asked: str) -> Fault | Answer:
+        if len(told) == 2 or asked == method:
+            return told.pop(0) if told and asked == method else Fault.NONE
+        return Fault.NONE if looks else answer
+
+    with faulty_way(server.endpoint, choose) as way:
+        store = server.store(prefix, endpoint=way.url)
+        if looks and name != "remove":
+            call(store)  # the object says that it was done
+        else:
+            with pytest.raises(StorageError, match="may have been carried out") as caught:
+                call(store)
+            assert not caught.value.definite
+    there = direct.find("new")
+    assert there is None if name == "remove" else direct.read("new") == b"bytes"
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["seen", "unseen"])
+def test_an_upload_whose_last_answer_is_cut_and_that_is_refused_then_may_be_done(
+    server: StoreServer, prefix: str, looks: bool
+) -> None:
+    """The library does not ask again for what was cut: the store does."""
+    posts = 0
+
+    def choose(method: str) -> Fault | Answer:
+        nonlocal posts
+        posts += method == "POST"  # the first begins the upload, the second one ends it
+        if posts == 2 and method == "POST":
+            return Fault.CUT
+        is_refused = posts > 2 and (method == "POST" or not looks)
+        return Answer(403, "AccessDenied") if is_refused else Fault.NONE
+
+    with faulty_way(server.endpoint, choose) as way:
+        settings = server.settings(way.url, patience_s=0.0)
+        store = store_servers.opened(f"s3://{BUCKET}/{prefix}", settings).in_parts()
+        if looks:
+            store.replace("new", b"bytes")
+        else:
+            with pytest.raises(StorageError, match="may have been carried out") as caught:
+                store.replace("new", b"bytes")
+            assert not caught.value.definite
+    assert posts > 2 and server.store(prefix).read("new") == b"bytes"
+
+
 @pytest.mark.parametrize(
     "answer", [Answer(301, "PermanentRedirect"), Answer(400, "AuthorizationHeaderMalformed")]
 )

@@ -19,7 +19,7 @@ from threading import Barrier
 import pytest
 from tests.support import store_servers
 from tests.support.command_line import invoke
-from tests.support.faulty_way import Fault, FaultyWay, by_chance, faulty_way
+from tests.support.faulty_way import Answer, Fault, FaultyWay, by_chance, faulty_way
 from tests.support.node_processes import free_ports
 from tests.support.store_servers import AzureServer, StoreServer
 
@@ -326,6 +326,15 @@ def test_names_are_those_of_a_directory(store: Store) -> None:
     assert list(store.names("none")) == []
 
 
+def test_directories_are_those_of_a_directory(store: Store) -> None:
+    for key in ("d/a", "d/e/b", "d/e/f/c", "d/x y/z", "dd/x/y"):
+        store.create(key, b"")
+    assert sorted(store.directories("d")) == ["e", "x y"]
+    assert [*store.directories("none")] == [*store.directories("d/x y")] == []
+    part = PartOfStore(store, "d")
+    assert sorted(part.directories()) == ["e", "x y"] and [*part.directories("e")] == ["f"]
+
+
 def test_a_reader_jumps(store: Store, file: Path) -> None:
     content = file.read_bytes()
     store.create("k", file)
@@ -534,6 +543,32 @@ def test_a_missing_bucket_is_named(moto: StoreServer, prefix: str) -> None:
         assert caught.value.definite and caught.value.hint
 
 
+def test_a_bucket_that_is_gone_since_is_no_missing_object(
+    seaweedfs: StoreServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    direct = seaweedfs.store(prefix)
+    direct.create("k", b"x")
+    answers: list[Answer | Fault] = [Fault.NONE]
+    with faulty_way(seaweedfs.endpoint, lambda method: answers[0]) as way:
+        store = seaweedfs.store(prefix, endpoint=way.url)
+        assert store.read("k") == b"x" and store.find("none") is None
+        answers[0] = Answer(404, "NoSuchBucket")
+        for call in (
+            lambda: store.read("k"),
+            lambda: store.open("k"),
+            lambda: store.copy("k", "new"),
+            lambda: store.exchange("k", b"y", "mark"),
+            lambda: store.remove(["k"]),
+        ):
+            with pytest.raises(BucketMissingError, match="no such bucket"):
+                call()
+        # A look has no answer that says why: the bucket is asked for, if it said nothing for long.
+        monkeypatch.setattr("sparktxlog.files.stores.bucket._SEEN_S", 0.0)
+        with pytest.raises(BucketMissingError, match="no such bucket"):
+            store.find("k")
+    assert direct.read("k") == b"x"
+
+
 def test_wrong_credentials_are_refused_and_not_shown(
     seaweedfs: StoreServer, prefix: str, tmp_path: Path
 ) -> None:
@@ -660,6 +695,25 @@ def test_faults_let_a_copy_be_made_once(
         assert store.copy("a", f"to/{n}") is Created.NEW
         assert store.copy("b", f"to/{n}") is Created.OTHER
         assert direct.read(f"to/{n}") == b"a"
+
+
+def test_an_answer_that_is_cut_is_asked_for_again(seaweedfs: StoreServer, prefix: str) -> None:
+    """Also where the library has no time left to do it."""
+    seaweedfs.store(prefix).create("k", content := os.urandom(2_000))
+    cuts = 3
+
+    def cut(method: str) -> Fault:
+        nonlocal cuts
+        cuts -= method == "GET"
+        return Fault.CUT if method == "GET" and cuts >= 0 else Fault.NONE
+
+    with faulty_way(seaweedfs.endpoint, cut) as way:
+        settings = seaweedfs.settings(way.url, patience_s=0.0)
+        store = store_at(f"s3://lake/{prefix}", settings)
+        assert store.read("k") == content and cuts < 0
+        cuts = 99
+        with pytest.raises(StoreUnavailableError, match="the answer broke off"):
+            store.read("k")
 
 
 def test_a_body_that_is_cut_goes_on(seaweedfs: StoreServer, prefix: str, large_file: Path) -> None:

@@ -322,7 +322,7 @@ def test_what_a_token_uploads_and_no_transaction_names_has_a_quota_and_expires(
             assert sweep(node.base.journal, 0, 3_600.0, given_up=given_up) == 0, (
                 "a submit may be under way for so long"
             )
-            node.payloads._verified.clear()
+            node.payloads.last_use.forget(first)
             assert sweep(node.base.journal, 0, 3_600.0, given_up=given_up) == 1
             assert not (node.payloads.root / first).exists()
             assert len(list((node.payloads.root / ".incoming").iterdir())) == 4

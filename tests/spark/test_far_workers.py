@@ -21,6 +21,9 @@ from tests.architecture.source_tree import ROOT
 from tests.support.node_processes import MANUAL, NodeProcess, call, free_ports, wait_until
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
+from sparktxlog.worker.replica.bucket_replica import LOCK, STATE
+from sparktxlog.worker.replica.state import decoded_state
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.e2e,
@@ -131,9 +134,9 @@ def test_a_far_worker_has_what_a_near_one_has(sites: Sites) -> None:
 
 def test_a_far_worker_without_its_directory_or_token_is_told_what_to_give(sites: Sites) -> None:
     rows = sites.server.store("B/rows")
-    before = {one.key: one.mark for one in rows.list()}
     found = sites.apply(sites.b, "--master", "local[1]", far=True, code=1)
     assert "--work-dir" in str(found) and "SPARKTXLOG_WORK_DIR" in str(found)
+    assert [*rows.list()] == []
     found = sites.run(
         *("-m", "sparktxlog.cli", "apply", "--url", sites.b.url, "--master", "local[1]"),
         *("--work-dir", str(sites.directory / "far")),
@@ -141,4 +144,6 @@ def test_a_far_worker_without_its_directory_or_token_is_told_what_to_give(sites:
         code=5,
     )
     assert "SPARKTXLOG_WORKER_TOKEN" in str(found)
-    assert {one.key: one.mark for one in rows.list()} == before, "nothing was applied"
+    # It took the lake before the node refused it, and applied nothing.
+    assert {one.key for one in rows.list()} == {LOCK, STATE}
+    assert decoded_state(rows.read(STATE), "B").position == 0

@@ -70,6 +70,8 @@ def by_chance(share: float, seed: int, *, stale: bool = False) -> Choice:
     return choose
 
 
+#: A connection to the server that was idle for so long is not used again, seconds.
+_KEPT_S = 2.0
 #: For how long a list may be old, seconds.
 _STALE_S = 10.0
 #: Status, body, headers and length of an answer.
@@ -135,6 +137,9 @@ class FaultyWay(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FaultyWay
+    #: To the server, for one request after the other of a client's connection.
+    _onward: http.client.HTTPConnection | None = None
+    _used_s = 0.0
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
@@ -154,18 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(
                 fault.status, f"<Error><Code>{fault.code}</Code></Error>".encode(), {}
             )
-        host, port = self.server.to
-        way = http.client.HTTPConnection(host, port, timeout=60)
-        try:
-            # The signature covers the host that the client sees.
-            way.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-            for name, value in self.headers.items():
-                way.putheader(name, value)
-            way.endheaders(body)
-            answer = way.getresponse()
-            content = answer.read()
-        finally:
-            way.close()
+        answer, content = self._asked(body)
         if fault is Fault.LOST or not self.server.passes():
             return self._break_off()
         if fault is Fault.FAILED:
@@ -182,6 +176,31 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(answer.status, content[: len(content) // 2], headers, length)
             return self._break_off()
         return self._answer(answer.status, content, headers, length)
+
+    def _asked(self, body: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        """Pass a request on; its answer, and the body of that."""
+        way, self._onward = self._onward, None
+        if way is None or time.monotonic() - self._used_s > _KEPT_S:
+            way = http.client.HTTPConnection(*self.server.to, timeout=60)
+        try:
+            # The signature covers the host that the client sees.
+            way.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                way.putheader(name, value)
+            way.endheaders(body)
+            answer = way.getresponse()
+            content = answer.read()
+        except BaseException:
+            way.close()
+            raise
+        self._onward, self._used_s = way, time.monotonic()
+        return answer, content
+
+    def finish(self) -> None:
+        """Close the connection to the server with that of the client."""
+        if self._onward is not None:
+            self._onward.close()
+        super().finish()
 
     def _old_list(self) -> Listed | None:
         found = self.server.lists.get(self.path)

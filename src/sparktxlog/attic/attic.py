@@ -345,8 +345,12 @@ def emptied(
             done.kept += 1
             continue
         files, size_bytes = attic.measured(entry)
-        if not dry_run:
-            attic.remove(entry)
+        try:
+            if not dry_run:
+                attic.remove(entry)
+        except InvalidRequestError:  # somebody puts something into it now
+            done.kept += 1
+            continue
         done.removed.append(entry)
         done.files += files
         done.size_bytes += size_bytes

@@ -3,6 +3,7 @@
     <root>/<id>/manifest.json   as on a disk; an entry without one is in no list
     <root>/<id>/content/…       what was set aside
     <root>/<id>/moving          a process is filling it, or removes the table: it stays at any age
+    <root>/<id>/removing        a process removes it: nobody puts something more into it
 
 Row tables have one at `OF_LAKE` of their lake, into which the worker puts something, under its
 lock; commit tables one at `OF_COMMIT_TABLES` of their prefix, into which the node does.  What is
@@ -41,8 +42,11 @@ from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.files.stores.whole_files import in_parallel, put_files
 from sparktxlog.model.ids import check_relative_path
 
+_OTHER = Created.OTHER
 #: There while a process fills an entry, or removes its table.
 MOVING = "moving"
+#: There while a process removes an entry; it goes last.
+REMOVING = "removing"
 
 
 def _numbered(name: str, sign: str) -> Iterator[str]:
@@ -129,18 +133,36 @@ class BucketAttic:
         """
         if self._tables.find(key) is None:
             return
-        entry = self._read(entry_id(kind, table, ""))
-        if entry is None:
-            entry = self._fresh(self._tables.url_of(table), kind=kind, why=why, table=table)
-        self._done(entry)
-        names = _numbered(path, ".")
-        try:
-            while self._copied(key, f"{entry.id}/{CONTENT}/{next(names)}") is Created.OTHER:
-                pass
-        except ObjectMissingError:
-            return  # somebody removed it meanwhile, and what is there by now is not kept
+        source = self._tables.url_of(table)
+        for identity in _ids_of(kind, table, ""):
+            entry = self._read(identity)
+            if entry is None:
+                if self._is_taken(identity):  # what a kill left, or a removal that is under way
+                    continue
+                entry = Entry(id=identity, kind=kind, why=why, table=table, source=source)
+            if self._store.find(f"{identity}/{REMOVING}") is not None:
+                continue
+            self._done(entry)
+            names = _numbered(path, ".")
+            try:
+                while self._copied(key, kept := f"{identity}/{CONTENT}/{next(names)}") is _OTHER:
+                    pass
+            except ObjectMissingError:
+                return  # somebody removed it meanwhile, and what is there by now is not kept
+            if self._stays(identity, kept):
+                break
         self._may_write()
         self._tables.remove([key])
+
+    def _stays(self, identity: str, kept: str) -> bool:
+        """Return whether what was put into an entry after `_done` stays there.
+
+        Who removes an entry puts its mark first, and then looks whether the entry is newer; so one
+        of both sees the other one.  Without a mark a removal has ended, or is not begun.
+        """
+        if self._store.find(f"{identity}/{REMOVING}") is not None:
+            return False
+        return all(self._store.find(one) is not None for one in (f"{identity}/{MANIFEST}", kept))
 
     def _fresh(
         self,
@@ -252,8 +274,11 @@ class BucketAttic:
     # -- looking -----------------------------------------------------------------------------------
 
     def ids(self) -> set[str]:
-        """Return the ids of what is there, also of parts of entries that a kill left."""
-        return set(self._objects())
+        """Return the ids of what is there, also of parts of entries that a kill left.
+
+        What is in them is not listed; an id may be that of an entry that was removed.
+        """
+        return set(self._store.directories())
 
     def whole(self, table: str) -> list[Entry]:
         """Return the entries of a table that were filled, oldest first."""
@@ -316,7 +341,7 @@ class BucketAttic:
         """As `Attic.remove`.
 
         Raises:
-            InvalidRequestError: A worker is filling it (definite).
+            InvalidRequestError: A worker is filling it, or as `forget` (definite).
         """
         if self._refuse_moving(entry):
             # First what would keep the rest for ever, then what makes it an entry.
@@ -324,9 +349,26 @@ class BucketAttic:
         self.forget(entry)
 
     def forget(self, entry: Entry) -> None:
-        """Remove an entry that nobody fills, its manifest first: the rest is in no list."""
+        """Remove an entry that nobody fills, its manifest first: the rest is in no list.
+
+        Raises:
+            InvalidRequestError: Something was put into it meanwhile (definite).
+        """
+        mark = f"{entry.id}/{REMOVING}"
+        self._store.replace(mark, b"")
+        again = self._read(entry.id)
+        if entry.at and again is not None and again.at > entry.at:
+            self._store.remove([mark])
+            raise InvalidRequestError(
+                f"something was put into {entry.id} meanwhile",
+                hint="Look what it has by now, and remove it then.",
+                field="id",
+                value=entry.id,
+            )
         self._store.remove([f"{entry.id}/{MANIFEST}"])
-        self._store.remove([found.key for found in self._store.list(entry.id)])
+        rest = (found.key for found in self._store.list(entry.id))
+        self._store.remove([key for key in rest if key != mark])
+        self._store.remove([mark])
 
     def empty(
         self,

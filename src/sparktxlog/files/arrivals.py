@@ -49,6 +49,7 @@ from sparktxlog.files.foreign_files import (
     goes_on,
     with_progress,
 )
+from sparktxlog.files.last_use import LastUse
 from sparktxlog.model.ids import check_relative_path
 from sparktxlog.model.transactions.operation import StagedFile
 
@@ -81,9 +82,10 @@ class Arrivals:
             (root / INCOMING).mkdir(parents=True, exist_ok=True)
         self.root = root.resolve()
         self._lock = threading.Lock()
-        #: Path → inode, size and modification time at verification, the digest found, and when,
-        #: monotonic seconds.
-        self._verified: dict[Path, tuple[_Mark, str, float]] = {}
+        #: Path → inode, size and modification time at verification, and the digest found.
+        self._verified: dict[Path, tuple[_Mark, str]] = {}
+        #: By the first part of a name.
+        self.last_use = LastUse()
         #: Held to see that a file is there and remember it, and to take unneeded ones away.
         self._confirming = threading.Lock()
 
@@ -128,7 +130,7 @@ class Arrivals:
             mark = self._mark(file, path)
             with self._lock:
                 known = self._verified.get(path)
-            if known is not None and known[:2] == (mark, file.digest):
+            if known is not None and known == (mark, file.digest):
                 self._remember(path, mark, file.digest)
                 return
         with storing(path):
@@ -387,7 +389,8 @@ class Arrivals:
             self._verified.pop(path, None)
             if len(self._verified) >= _REMEMBERED:
                 del self._verified[next(iter(self._verified))]
-            self._verified[path] = (mark, digest, monotonic())
+            self._verified[path] = (mark, digest)
+        self.last_use.note(path.relative_to(self.root).parts[0])
 
     def take_away(self, top: str, seconds: float) -> Path | None:
         """Take what is at the top of the root out of reach, unless a submit may be under way.
@@ -395,26 +398,40 @@ class Arrivals:
         A submit finds its files before this, and keeps them, or does not find them.
 
         Args:
-            seconds: For so long after a file was verified, a submit may be.
+            seconds: For so long after a file was verified, a submit may be; at most `KEPT_S`.
 
         Returns:
             Where it is now, to be removed; None: it stays, or is gone.
         """
-        path = self.root / top
-        target, since = self.root / INCOMING / f"removed-{token_hex(8)}", monotonic() - seconds
+        path, target = self.root / top, self.root / INCOMING / f"removed-{token_hex(8)}"
         with self._confirming, storing(path):
-            with self._lock:
-                begin = f"{path}/"
-                below = [one for one in self._verified if one == path or str(one).startswith(begin)]
-                if any(self._verified[one][2] > since for one in below):
-                    return None
-                for one in below:
-                    del self._verified[one]
+            if self.last_use.is_since(top, monotonic() - seconds):
+                return None
             try:
-                path.rename(target)
+                path.rename(target)  # another file of the same name has another mark
             except FileNotFoundError:
                 return None
         return target
+
+    def remove_unused(self, relative: str, since: float) -> bool:
+        """Remove the name of a file, unless a submit verified one of its directory at the top.
+
+        Args:
+            since: At or after this moment, monotonic seconds.
+
+        Returns:
+            Whether there was a file that is removed.
+        """
+        path = Path(self.path(relative))
+        with self._confirming, storing(path):
+            if self.last_use.is_since(relative.partition("/")[0], since):
+                return False
+            self.forget(path)
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False  # removed before a crash
+        return True
 
     def forget(self, path: Path) -> None:
         """Forget that a file was verified: it is removed."""

@@ -7,12 +7,14 @@ that.  Only the event loop has connections of its own (`transport.kept_connectio
 
 from __future__ import annotations
 
+import base64
 import math
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http.client import (
     HTTP_PORT,
     HTTPS_PORT,
@@ -22,13 +24,56 @@ from http.client import (
     IncompleteRead,
 )
 from typing import Any
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from sparktxlog.errors import ConfigError, PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.http.authorities import authorities, certificate_error
 
 #: How a connection ends that the node closed; where TLS is spoken, writing meets the others.
 _ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy of HTTP.
+
+    Args:
+        headers: Of the request to it; they may have its password.
+    """
+
+    host: str
+    port: int
+    headers: Mapping[str, str] = field(repr=False)
+
+
+def proxy_to(address: SplitResult) -> Proxy | None:
+    """Return the proxy that the environment names for a URL, as other libraries find it.
+
+    Raises:
+        ConfigError: It is no proxy of HTTP (definite); its text may have a password.
+    """
+    found = getproxies()
+    named = found.get("https") or found.get("all")
+    host = address.hostname or ""
+    if address.scheme != "https" or not named or proxy_bypass(host):
+        return None
+    try:
+        by = urlsplit(named if "://" in named else f"http://{named}")
+        name, port = by.hostname, by.port
+    except ValueError:
+        name, port = None, None
+    if not name or by.scheme != "http":
+        raise ConfigError(
+            "HTTPS_PROXY of the environment is no URL of http",
+            hint="Write it as http://host:port, or name the host in NO_PROXY.",
+            key="HTTPS_PROXY",
+        )
+    headers = dict[str, str]()
+    if by.username is not None:
+        said = f"{unquote(by.username)}:{unquote(by.password or '')}".encode()
+        headers["Proxy-Authorization"] = f"Basic {base64.b64encode(said).decode()}"
+    return Proxy(name, port or HTTP_PORT, headers)
 
 
 class NodeConnection:
@@ -43,6 +88,7 @@ class NodeConnection:
         tls: Context (`ssl`) and name in the certificate (`server_hostname`), as
             `NodeCertificate.arguments` returns them; empty = `ca_file` and the URL's host.
         connect_s: Most seconds to open it.
+        proxy: Carries the bytes of a connection with TLS (`CONNECT`); None = nothing does.
         late: What the error says of a request that takes longer than its `total_s`.
         fields: Further fields of errors.
     """
@@ -54,11 +100,13 @@ class NodeConnection:
         ca_file: str | None = None,
         tls: Mapping[str, Any] | None = None,
         connect_s: float = math.inf,
+        proxy: Proxy | None = None,
         late: str = "",
         **fields: Any,
     ) -> None:
         self._address, self._ca_file, self._tls = address, ca_file, tls
         self._connect_s, self._late, self._url = connect_s, late, address.geturl()
+        self._proxy = proxy
         self._fields = {"url": self._url, **fields}
         self._line: HTTPConnection | None = None
         #: Its socket, also after the line let go of it: the answer's body may still be read.
@@ -138,7 +186,10 @@ class NodeConnection:
         line = HTTPConnection(host, port or HTTP_PORT)
         if self._address.scheme == "https":
             tls = self._tls or {"ssl": authorities(self._ca_file), "server_hostname": host}
-            line = _TlsConnection(host, port or HTTPS_PORT, tls)
+            by = self._proxy
+            line = _TlsConnection(by.host if by else host, by.port if by else port, tls)
+            if by is not None:
+                line.set_tunnel(host, port or HTTPS_PORT, dict(by.headers))
         self._line = line
         left = min(self._until - time.monotonic(), self._silence_s, self._connect_s)
         line.timeout = max(0.001, left)
@@ -231,8 +282,8 @@ class _TlsConnection(HTTPConnection):
 
     default_port = HTTPS_PORT
 
-    def __init__(self, host: str, port: int, tls: Mapping[str, Any]) -> None:
-        super().__init__(host, port)
+    def __init__(self, host: str, port: int | None, tls: Mapping[str, Any]) -> None:
+        super().__init__(host, port or HTTPS_PORT)
         self._tls = tls
 
     def connect(self) -> None:

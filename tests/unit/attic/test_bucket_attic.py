@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from sparktxlog.attic.attic import Kind
+from sparktxlog.attic.attic import Entry, Kind
 from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import StoreUnavailableError
 from sparktxlog.files.stores.disk import DiskStore
-from sparktxlog.files.stores.store import Created, Found
+from sparktxlog.files.stores.store import Created, Found, Store
 
 WHY = "a copy replaces its files"
 
@@ -48,6 +50,7 @@ def test_an_entry_is_made_without_a_list_of_the_others(store: Listed) -> None:
     assert attic.newest(Kind.BACKUP, "t", "d") is None
     begins = ("t", "attic/backup-t-c", "attic/backup-t-d")
     assert [one for one in store.asked if not one.startswith(begins)] == []
+    assert [one.id for one in attic.whole("t")] == [kept.id, moved.id]
 
 
 def test_a_copy_that_fails_goes_on_and_leaves_nothing_behind(
@@ -75,6 +78,75 @@ def test_a_copy_that_fails_goes_on_and_leaves_nothing_behind(
     assert store.read("attic/backup-t-c/content/a.parquet") == store.read("t/a.parquet")
     (entry,) = attic.entries()
     assert entry.at and attic.measured(entry)[0] == 3
+
+
+class Interrupted(DiskStore):
+    """Lets another process do something before one of its calls."""
+
+    def __init__(self, root: Path, at: int, other: Callable[[], object]) -> None:
+        super().__init__(root)
+        self.calls, self._at, self._other = 0, at, other
+
+    def _called(self) -> None:
+        self.calls += 1
+        if self.calls == self._at:
+            self._other()
+
+    def find(self, key: str) -> Found | None:
+        self._called()
+        return super().find(key)
+
+    def read(self, key: str, *, offset: int = 0, size: int | None = None) -> bytes:
+        self._called()
+        return super().read(key, offset=offset, size=size)
+
+    def replace(self, key: str, content: bytes | Path) -> None:
+        self._called()
+        super().replace(key, content)
+
+    def copy(self, source: str, target: str) -> Created:
+        self._called()
+        return super().copy(source, target)
+
+    def list(self, prefix: str = "") -> Iterator[Found]:
+        self._called()
+        return super().list(prefix)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        self._called()
+        super().remove(keys)
+
+
+@pytest.mark.parametrize("first", ["put", "emptied"])
+def test_what_is_put_into_an_old_entry_is_not_emptied_with_it(tmp_path: Path, first: str) -> None:
+    """A node sets an object aside while `maintain` empties the attic: in each order of steps."""
+
+    def put(store: Store) -> None:
+        BucketAttic(store, "attic").take("t/new", "p", kind=Kind.FILES, why=WHY, table="t")
+
+    def emptied(store: Store) -> None:
+        BucketAttic(store, "attic").empty(2_000_000)
+
+    for at in count(1):
+        root = tmp_path / str(at)
+        plain = DiskStore(root)
+        plain.create("t/new", b"new bytes")
+        old = Entry(id="files-t", kind=Kind.FILES, why=WHY, table="t", at=1_000_000)
+        plain.create("attic/files-t/manifest.json", msgspec.json.encode(old))
+        plain.create("attic/files-t/content/p", b"old bytes")
+        one, other = (put, emptied) if first == "put" else (emptied, put)
+        store = Interrupted(root, at, lambda other=other, plain=plain: other(plain))  # type: ignore[misc]
+        one(store)
+        if store.calls < at:
+            break
+        kept = {
+            plain.read(found.key)
+            for entry in BucketAttic(plain, "attic").entries()
+            for found in plain.list(f"attic/{entry.id}/content")
+        }
+        assert b"new bytes" in kept and plain.find("t/new") is None, at
+        assert not [one.key for one in plain.list("attic") if one.key.endswith("removing")], at
+    assert at > 5
 
 
 def test_what_took_the_place_of_an_object_is_not_removed_without_a_copy(

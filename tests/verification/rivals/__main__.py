@@ -64,19 +64,30 @@ def run(
         store: As in `places_in`; `faulty` too.
     """
     with places_in(directory, store, faulty, seed) as places:
-        return _run(directory, places, commits, tables, writers, seed, pause, quiet)
+        return run_in(
+            directory,
+            places,
+            commits=commits,
+            tables=tables,
+            writers=writers,
+            seed=seed,
+            pause=pause,
+            quiet=quiet,
+        )
 
 
-def _run(
+def run_in(
     directory: Path,
     places: Places,
+    *,
     commits: int,
     tables: int,
     writers: int,
     seed: int,
-    pause: float,
-    quiet: bool,
+    pause: float = 5.0,
+    quiet: bool = False,
 ) -> Rivalry:
+    """Let writers write to tables in some places, as `run`."""
     cluster = TorturedCluster(directory, "ABC", settings=SETTINGS)
     cluster.places = places
     say = (lambda line: None) if quiet else (lambda line: print(f"  {line}", flush=True))

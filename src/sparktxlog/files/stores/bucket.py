@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import obstore
@@ -40,14 +40,17 @@ from sparktxlog.files.stores.store_failures import (
     failure_of,
     is_cut,
     missing,
+    note_repeated,
+    says_no_bucket,
     status_of,
+    was_repeated,
 )
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import BucketUrl, Provider
 from sparktxlog.model.ids import check_relative_path
 
 if TYPE_CHECKING:
-    from obstore import Attributes, GetOptions, GetResult, ObjectMeta, PutMode
+    from obstore import Attributes, GetOptions, GetResult, ListResult, ObjectMeta, PutMode
     from obstore.store import (
         AzureConfig,
         AzureSASToken,
@@ -68,12 +71,12 @@ _PARTS_AT_ONCE = 4
 _MOST_PARTS = 9_999
 #: S3 copies no more by one request.
 MOST_COPIED = 5 << 30
-#: How often the library repeated a request that failed in the end.
-_REPEATED = re.compile(r"\bretries: [1-9]")
 #: Attempts to create what appears and disappears.
 _ATTEMPTS = 5
 _LISTED_AT_ONCE = 1000
 _REMOVED_AT_ONCE = 1000
+#: For so many seconds after an answer of the bucket, nobody asks whether it is there.
+_SEEN_S = 10.0
 #: How long a file with credentials is believed: it may be written again before they expire.
 _CREDENTIALS_S = 300
 #: An answer that stands still, or takes very long in all, is asked for again.
@@ -105,8 +108,8 @@ class BucketStore:
     def __init__(self, client: ObjectStore, url: str, *, part_bytes: int = PART_BYTES) -> None:
         self._client, self._url, self._part_bytes = client, url, part_bytes
         self.counts = RequestCounts()
-        #: Whether something showed that the bucket exists.
-        self._exists = False
+        #: When something showed last that the bucket exists, monotonic seconds.
+        self._seen_s = -math.inf
 
     def __repr__(self) -> str:
         return f"BucketStore({self._url!r})"
@@ -150,9 +153,19 @@ class BucketStore:
                     raise other from None
 
     def _check_bucket(self) -> None:
-        """Raise BucketMissingError if there is no bucket: a HEAD says the same as for no object."""
-        if not self._exists:
+        """Raise BucketMissingError if there is no bucket: a HEAD says the same as for no object.
+
+        It is asked for unless something showed it a moment ago.
+        """
+        if monotonic() - self._seen_s > _SEEN_S:
             next(self.list("none"), None)
+
+    def _raise_if_no_bucket(self, error: Exception, key: str, action: str) -> None:
+        """Raise BucketMissingError if an answer says why nothing is there; else ask, as above."""
+        if says_no_bucket(error):
+            raise failure_of(error, self.url_of(key), action) from None
+        if isinstance(error, FileNotFoundError):
+            self._check_bucket()
 
     def read(
         self, key: str, *, offset: int = 0, size: int | None = None, mark: str | None = None
@@ -170,12 +183,22 @@ class BucketStore:
             if self.find(key) is None:
                 raise missing(self.url_of(key), "read it")
             return b""
-        result = self._get(key, offset, size, mark)
-        if isinstance(result, Found):
-            return b""
-        content = self._ask(key, "read it", lambda: bytes(result.bytes()))
-        self.counts.add(RequestKind.GET, size=len(content))
-        return content
+        for attempt in range(1, _ATTEMPTS + 1):
+            result = self._get(key, offset, size, mark)
+            if isinstance(result, Found):
+                return b""
+            try:
+                with _asking(self.url_of(key)):
+                    content = bytes(result.bytes())
+            except BaseError as error:
+                # An answer is read once: all of it is asked for again.
+                self.counts.add(RequestKind.GET)
+                if attempt < _ATTEMPTS and is_cut(error):
+                    continue
+                raise failure_of(error, self.url_of(key), "read it") from None
+            self.counts.add(RequestKind.GET, size=len(content))
+            return content
+        raise AssertionError("unreachable")
 
     def read_into(self, key: str, offset: int, into: memoryview) -> int:
         """As `Store.read_into`."""
@@ -211,8 +234,8 @@ class BucketStore:
             result = self._ask(
                 key, "read it", lambda: obstore.get(self._client, key, options=options), raw=True
             )
-        except FileNotFoundError:
-            self._check_bucket()
+        except FileNotFoundError as error:
+            self._raise_if_no_bucket(error, key, "read it")
             raise missing(self.url_of(key), "read it") from None
         except PreconditionError:
             raise self._replaced(key) from None
@@ -335,7 +358,8 @@ class BucketStore:
             mark: Of what is there, from `Found` or an exchange.
 
         Returns:
-            The mark of the new bytes; None = what is there has another mark, or nothing is there.
+            The mark of the new bytes; None = what is there has another mark by now, or nothing is
+            there: also if an answer was lost, and another one exchanged these bytes before a look.
 
         Raises:
             StorageError: As `Store`; nobody knows whether it was done.
@@ -358,15 +382,16 @@ class BucketStore:
                 raw=True,
             )
             return done["e_tag"] or done["version"] or ""
-        except (AlreadyExistsError, PreconditionError, GenericError, FileNotFoundError) as error:
+        except (BaseError, FileNotFoundError) as error:
+            if not _may_be_done(error):
+                raise failure_of(error, self.url_of(key), "exchange it") from None
             failure = error
-        except BaseError as error:
-            raise failure_of(error, self.url_of(key), "exchange it") from None
         there = self._written(key, failure)
         if there is not None and there.writer == writer:  # an answer was lost
             return there.mark
-        if isinstance(failure, GenericError):
+        if not isinstance(failure, (AlreadyExistsError, PreconditionError, FileNotFoundError)):
             raise failure_of(failure, self.url_of(key), "exchange it") from None
+        self._raise_if_no_bucket(failure, key, "exchange it")
         return None
 
     def _put(self, key: str, content: bytes | Path, mode: PutMode, writer: str) -> Exception | None:
@@ -397,13 +422,13 @@ class BucketStore:
                 raw=True,
             )
         # An upload that was finished already is no longer found.
-        except (AlreadyExistsError, GenericError, FileNotFoundError) as error:
+        except (BaseError, FileNotFoundError) as error:
             if isinstance(content, Path) and not content.exists():
                 with storing(content):
                     raise
+            if not _may_be_done(error):
+                raise failure_of(error, self.url_of(key), "write it") from None
             return error
-        except BaseError as error:
-            raise failure_of(error, self.url_of(key), "write it") from None
         return None
 
     def _written(self, key: str, failure: Exception) -> _Written | None:
@@ -419,7 +444,7 @@ class BucketStore:
                 # Ours, perhaps: its answer may have been lost.
                 raise as_unknown(failure_of(error, self.url_of(key), "look at it")) from None
             raise failure_of(failure, self.url_of(key), "write it") from None
-        self._exists = True
+        self._seen_s = monotonic()
         writer = found.attributes.get(_WRITER, "")
         return _Written(found.meta["size"], writer, _found(key, found.meta).mark)
 
@@ -442,12 +467,14 @@ class BucketStore:
         try:
             with _asking(self.url_of(target)):
                 obstore.copy(self._client, source, target, overwrite=False)
-            self._exists = True
+            self._seen_s = monotonic()
             return Created.NEW
-        except (AlreadyExistsError, GenericError, FileNotFoundError) as error:
+        except (BaseError, FileNotFoundError) as error:
+            if not _may_be_done(error):
+                raise failure_of(error, self.url_of(target), "copy to it") from None
             failure = error
-        except BaseError as error:
-            raise failure_of(error, self.url_of(target), "copy to it") from None
+        if isinstance(failure, FileNotFoundError):
+            self._raise_if_no_bucket(failure, target, "copy to it")
         given, there = self._written(source, failure), self._written(target, failure)
         if given is None:
             raise missing(self.url_of(source), "copy it")
@@ -461,7 +488,7 @@ class BucketStore:
         by_same = bool(given.writer) and there.writer == given.writer
         if not by_same and self._digest(source) != self._digest(target):
             return Created.OTHER
-        repeated = not isinstance(failure, AlreadyExistsError) or _REPEATED.search(str(failure))
+        repeated = not isinstance(failure, AlreadyExistsError) or was_repeated(failure)
         is_ours = by_same if only_here else repeated
         return Created.NEW if is_ours else Created.EQUAL
 
@@ -514,7 +541,7 @@ class BucketStore:
                 for page in obstore.list(self._client, prefix or None, chunk_size=_LISTED_AT_ONCE):
                     goes_on(url)
                     self.counts.add(RequestKind.LIST)
-                    self._exists = True
+                    self._seen_s = monotonic()
                     for found in page:
                         key = found["path"]
                         if key not in said:
@@ -523,7 +550,7 @@ class BucketStore:
                             if found["size"] or not self._marks_directory(key):
                                 yield self._listed(_found(key, found))
                     goes_on(url, _REQUEST_S)
-                self._exists = True
+                self._seen_s = monotonic()
                 return
             except (BaseError, FileNotFoundError) as error:
                 attempts -= 1
@@ -538,16 +565,30 @@ class BucketStore:
 
     def names(self, directory: str) -> Sequence[str]:
         """As `Store.names`."""
+        found = self._in_directory(directory)["objects"]
+        return self._last_parts(directory, (one["path"] for one in found))
+
+    def directories(self, directory: str) -> Sequence[str]:
+        """As `Store.directories`."""
+        return self._last_parts(directory, self._in_directory(directory)["common_prefixes"])
+
+    @staticmethod
+    def _last_parts(directory: str, paths: Iterable[str]) -> Sequence[str]:
+        names = (path.removeprefix(f"{directory}/").rstrip("/") for path in paths)
+        return [name for name in names if name and "/" not in name]
+
+    def _in_directory(self, directory: str) -> ListResult[Sequence[ObjectMeta]]:
+        """List a directory, and nothing of what is below its own directories."""
         prefix = f"{check_relative_path(directory)}/"
         try:
             found = self._ask(
                 directory, "list it", lambda: obstore.list_with_delimiter(self._client, prefix)
-            )["objects"]
+            )
         except FileNotFoundError as error:
             raise failure_of(error, self.url_of(directory), "list it") from None
-        self.counts.add(RequestKind.LIST, 1 + len(found) // _LISTED_AT_ONCE)
-        names = (one["path"].removeprefix(prefix) for one in found)
-        return [name for name in names if name and "/" not in name]
+        listed = len(found["objects"]) + len(found["common_prefixes"])
+        self.counts.add(RequestKind.LIST, 1 + listed // _LISTED_AT_ONCE)
+        return found
 
     def _marks_directory(self, key: str) -> bool:
         """Return whether an empty object is Hadoop's mark of a directory, with `/` after its key.
@@ -563,13 +604,12 @@ class BucketStore:
             self.counts.add(RequestKind.DELETE, self._requests_to_remove(len(batch)))
             try:
                 self._remove(batch)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self._raise_if_no_bucket(error, batch[0], "remove it")
                 # Azure and Google say so of each key, and the others may be left.
                 for key in batch:
-                    try:
+                    with suppress(FileNotFoundError):
                         self._remove([key])
-                    except FileNotFoundError:
-                        self._check_bucket()
 
     def _remove(self, keys: Sequence[str]) -> None:
         self._ask(keys[0], "remove it", lambda: obstore.delete(self._client, keys))
@@ -603,10 +643,12 @@ class BucketStore:
             except BaseError as error:
                 if attempt < _ATTEMPTS and is_cut(error):
                     continue
+                if attempt > 1:
+                    note_repeated(error)
                 if raw:
                     raise
                 raise failure_of(error, url, action) from None
-            self._exists = True
+            self._seen_s = monotonic()
             return answer
         raise AssertionError("unreachable")
 
@@ -704,6 +746,12 @@ def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:
         }
 
     return read
+
+
+def _may_be_done(error: BaseException) -> bool:
+    """Return whether a write that failed may have been carried out, by an attempt before, too."""
+    kinds = (AlreadyExistsError, PreconditionError, GenericError, FileNotFoundError)
+    return isinstance(error, kinds) or was_repeated(error)
 
 
 def _found(key: str, meta: ObjectMeta) -> Found:

@@ -202,6 +202,13 @@ class DiskStore:
             ]
         return []
 
+    def directories(self, directory: str) -> Sequence[str]:
+        """As `Store.directories`."""
+        top = self._root / check_relative_path(directory)
+        with storing(top), suppress(FileNotFoundError), os.scandir(top) as found:
+            return [one.name for one in found if one.is_dir(follow_symlinks=False)]
+        return []
+
     def remove(self, keys: Iterable[str]) -> None:
         """As `Store.remove`."""
         directories = set[str]()

@@ -84,6 +84,10 @@ class PartOfStore:
         """As `Store.names`."""
         return self.whole.names(self._key(directory))
 
+    def directories(self, directory: str = "") -> Sequence[str]:
+        """As `Store.directories`; by default of the root."""
+        return self.whole.directories(self._key(directory) if directory else self.directory)
+
     def remove(self, keys: Iterable[str]) -> None:
         """As `Store.remove`; it is asked before each request whether that may be done."""
         rest = map(self._key, keys)

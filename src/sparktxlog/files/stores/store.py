@@ -176,5 +176,11 @@ class Store(Protocol):
     def names(self, directory: str) -> Sequence[str]:
         """Return the last parts of the keys in a directory, not below it; no order."""
 
+    def directories(self, directory: str) -> Sequence[str]:
+        """Return the names of a directory's own directories; no order.
+
+        One whose keys are all removed may still be named.
+        """
+
     def remove(self, keys: Iterable[str]) -> None:
         """Remove what is under keys; a key that has nothing is no error."""

@@ -23,6 +23,8 @@ from sparktxlog.model.buckets import SCHEMES, Provider
 _STATUS = re.compile(r"status code: (\d{3})")
 #: Of S3's answer to a removal of several keys the library says `code`.
 _CODE = re.compile(r"(?:<Code>|\(code: )([A-Za-z0-9.]{1,80})(?:</Code>|\))")
+#: How often the library repeated a request that failed in the end.
+_REPEATED = re.compile(r"\bretries: [1-9]")
 _CUT = re.compile(r"kind: (Body|Decode)\b")
 #: Where the library begins to repeat itself, as a value of its language.
 _DEBUG = "\n\nDebug source"
@@ -75,6 +77,8 @@ _PERMISSIONS = {
         _GOOGLE: "storage.objects.delete",
     },
 }
+#: What is asked for that changes something.
+_WRITES = frozenset(_PERMISSIONS) - {"look at it", "read it", "list it"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,13 @@ def _known(sign: str, error: type[StorageError], says: str, hint: str) -> _Known
     return _Known(re.compile(sign), error, says, hint)
 
 
+#: Codes of an answer, and the text of Google, that has none.
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
+_NO_BUCKET_OF_GOOGLE = "The specified bucket does not exist"
+
 _KNOWN = (
     _known(
-        r"NoSuchBucket|ContainerNotFound|The specified bucket does not exist|InvalidBucketName",
+        "|".join((*_NO_BUCKET, _NO_BUCKET_OF_GOOGLE)),
         BucketMissingError,
         "has no such bucket",
         "Create the bucket, or correct its name in the URL, or the endpoint and region.",
@@ -170,6 +178,8 @@ _KNOWN = (
 def failure_of(error: BaseException, url: str, action: str) -> StorageError:
     """Return the error of this project for one of the library; raise it `from None`.
 
+    It is definite only if no attempt before the last one may have done what was asked for.
+
     Args:
         url: What it was about.
         action: What was asked for: a key of `_PERMISSIONS`.
@@ -180,6 +190,9 @@ def failure_of(error: BaseException, url: str, action: str) -> StorageError:
     for known in _KNOWN:
         if known.sign.search(text):
             message = f"{url} {known.says}, asked to {action}: {answer}"
+            if known.error.definite and action in _WRITES and was_repeated(error):
+                message += "; an attempt before that had no answer, and may have been carried out"
+                return StoreUnavailableError(message, hint=known.hint, **fields)
             if known.error is StoreForbiddenError and not known.hint:
                 return _not_permitted(message, fields)
             return known.error(message, hint=known.hint, **fields)
@@ -216,6 +229,24 @@ def status_of(error: BaseException) -> int | None:
     """Return the status of HTTP that a store answered with, None = no answer came."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else None
+
+
+def says_no_bucket(error: BaseException) -> bool:
+    """Return whether the answer's text says why nothing is there: there is no such bucket."""
+    head = str(error).partition(_DEBUG)[0]
+    code = _CODE.search(head)
+    return (code is not None and code[1] in _NO_BUCKET) or _NO_BUCKET_OF_GOOGLE in head
+
+
+def was_repeated(error: BaseException) -> bool:
+    """Return whether it was asked for more than once: what failed last may be done already."""
+    said = (str(error), *getattr(error, "__notes__", ()))
+    return any(_REPEATED.search(text) is not None for text in said)
+
+
+def note_repeated(error: BaseException) -> None:
+    """Note that an attempt came before that of an error, which the library does not know."""
+    error.add_note("retries: 1")
 
 
 def is_cut(error: BaseException) -> bool:

@@ -233,15 +233,16 @@ class Pruning:
             )
         bytes_before = self.log_bytes()
         yield
-        files, named = 0, None
+        files, named, named_s = 0, None, 0.0
         while expired := self._journal.read_expired(_FILES_SEGMENTS):
             staged = {path for segment in expired for path in staged_files(segment)}
             if staged:
-                # A later transaction may have the same file.
-                named = named_files(self._journal, kept_after) if named is None else named
-                staged -= named
+                # A later transaction may have the same file, also one that is submitted now.
+                if named is None:
+                    named_s, named = monotonic(), named_files(self._journal, kept_after)
+                files += self._payloads.remove(sorted(staged - named), used_before=named_s)
             inline = {path for segment in expired for path in inline_files(segment)}
-            files += self._payloads.remove(sorted(inline | staged))
+            files += self._payloads.remove(sorted(inline))
             self._log.write([DropExpired(position=expired[-1].last)])
             yield
         if done := self._journal.read_done_commits():

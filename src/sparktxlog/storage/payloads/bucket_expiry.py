@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -45,11 +46,11 @@ class BucketExpiry(PayloadUpkeep):
     def __init__(self, store: BucketPayloads) -> None:
         self._store, self._here = store, PayloadExpiry(store.here)
 
-    def remove(self, relatives: Iterable[str]) -> int:
+    def remove(self, relatives: Iterable[str], *, used_before: float = math.inf) -> int:
         names = list(relatives)
-        self._remove(names)
-        self._here.remove(names)
-        return len(names)
+        removed = self._store.remove_unused(names, used_before)
+        self._here.remove(names, used_before=used_before)
+        return removed
 
     def remove_inline(self, kept_after: int) -> int:
         there = defaultdict[str, list[str]](list)
@@ -57,7 +58,7 @@ class BucketExpiry(PayloadUpkeep):
             directory = found.key.removeprefix(f"{INLINE_DIRECTORY}/").partition("/")[0]
             if is_expired(directory, kept_after):
                 there[directory].append(found.key)
-        self._remove([key for keys in there.values() for key in keys])
+        self._store.remove_unused([key for keys in there.values() for key in keys], math.inf)
         self._here.remove_inline(kept_after)
         return len(there)
 
@@ -95,12 +96,6 @@ class BucketExpiry(PayloadUpkeep):
         # The directory also has what was there before the site got a bucket.
         there = sum(found.size_bytes for found in self._store.of_publisher.list())
         return there + self._here.size_bytes()
-
-    def _remove(self, keys: Collection[str]) -> None:
-        for key in keys:
-            self._store.forget(key)
-        if keys:
-            self._store.of_publisher.remove(keys)
 
 
 def _is_of_transaction(top: str) -> bool:

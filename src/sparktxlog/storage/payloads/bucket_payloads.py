@@ -17,7 +17,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from sparktxlog.errors import ManifestMismatchError, ObjectMissingError, Payload
 from sparktxlog.files.arrivals import Source
 from sparktxlog.files.durability import storing, write_at_once
 from sparktxlog.files.foreign_files import goes_on, with_progress
+from sparktxlog.files.last_use import LastUse
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.transactions.operation import StagedFile
@@ -59,8 +60,6 @@ class _Known:
 
     mark: str
     digest: str
-    #: When it was looked at last, monotonic seconds.
-    at: float
 
 
 class _Turn:
@@ -95,6 +94,8 @@ class BucketPayloads(PayloadStore):
         self.root = self.here.root
         self._lock = threading.Lock()
         self._known: dict[str, _Known] = {}
+        #: By the first part of a name.
+        self.last_use = LastUse()
         #: By name: one thread at a time compares or moves a file.
         self._turns = WeakValueDictionary[str, _Turn]()
         #: Names of files that are at hand, as often as they are.
@@ -187,14 +188,15 @@ class BucketPayloads(PayloadStore):
     def _is_known(self, file: StagedFile, found: Found) -> bool:
         with self._lock:
             known = self._known.get(file.path)
-        return known is not None and (known.mark, known.digest) == (found.mark, file.digest)
+        return known == _Known(found.mark, file.digest)
 
     def _remember(self, name: str, mark: str, digest: str) -> None:
         with self._lock:
             self._known.pop(name, None)
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
-            self._known[name] = _Known(mark, digest, monotonic())
+            self._known[name] = _Known(mark, digest)
+        self.last_use.note(name.partition("/")[0])
 
     def forget_verified(self, relative: str) -> None:
         self.here.forget_verified(relative)
@@ -211,7 +213,7 @@ class BucketPayloads(PayloadStore):
         A submit finds its objects before this, and keeps them, or does not find them.
 
         Args:
-            seconds: For so long after a file was verified, a submit may be.
+            seconds: For so long after a file was verified, a submit may be; at most `KEPT_S`.
 
         Returns:
             Whether they were removed.
@@ -221,15 +223,33 @@ class BucketPayloads(PayloadStore):
             names = sorted(found.key for found in self.of_publisher.list(top))
             for name in names:
                 turns.enter_context(self._turn(name))
-            since = monotonic() - seconds
-            with self._lock:
-                below = [name for name in self._known if name.startswith(f"{top}/")]
-                if any(self._known[name].at > since for name in below):
-                    return False
-                for name in below:
-                    del self._known[name]
+            if self.last_use.is_since(top, monotonic() - seconds):
+                return False
+            for name in names:
+                self.forget(name)
             self.of_publisher.remove(names)
         return True
+
+    def remove_unused(self, names: Collection[str], since: float) -> int:
+        """Remove objects, but for those of a directory of which a submit verified one.
+
+        Args:
+            since: At or after this moment, monotonic seconds.
+
+        Returns:
+            How many are not there any more.
+        """
+        with ExitStack() as turns:
+            for name in sorted(names):
+                turns.enter_context(self._turn(name))
+            unused = [
+                name for name in names if not self.last_use.is_since(name.partition("/")[0], since)
+            ]
+            for name in unused:
+                self.forget(name)
+            if unused:
+                self.of_publisher.remove(unused)
+        return len(unused)
 
     def has(self, file: StagedFile) -> bool:
         if self.here.has(file):

@@ -6,6 +6,7 @@ removed.  A removal is repeated after a crash, so nothing here needs to be fsync
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import StorageError
 from sparktxlog.files.durability import storage_error
 from sparktxlog.files.foreign_files import INCOMING
+from sparktxlog.files.last_use import KEPT_S
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore
@@ -31,7 +33,7 @@ _log = structlog.get_logger("sparktxlog.storage")
 _PAGE = 500
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 #: Seconds within which a submit names the files that it verified.
-SUBMIT_S = 3_600.0
+SUBMIT_S = KEPT_S
 
 
 def named_files(journal: Journal, kept_after: int) -> set[str]:
@@ -85,13 +87,12 @@ class PayloadExpiry(PayloadUpkeep):
         self._store = store
         self._root = store.root
 
-    def remove(self, relatives: Iterable[str]) -> int:
+    def remove(self, relatives: Iterable[str], *, used_before: float = math.inf) -> int:
         removed = 0
         parents: set[Path] = set()
         for relative in relatives:
-            path = Path(self._store.path(relative))
-            removed += self._unlink(path)
-            parents.add(path.parent)
+            removed += self._store.remove_unused(relative, used_before)
+            parents.add(Path(self._store.path(relative)).parent)
         for parent in sorted(parents, reverse=True):
             self._remove_empty(parent)
         return removed

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -107,8 +108,12 @@ class PayloadUpkeep(Protocol):
     A removal is repeated after a crash.
     """
 
-    def remove(self, relatives: Iterable[str]) -> int:
+    def remove(self, relatives: Iterable[str], *, used_before: float = math.inf) -> int:
         """Remove files, and directories that become empty; return how many files there were.
+
+        Args:
+            used_before: A file stays if one of its directory at the top was verified at or after
+                this moment, monotonic seconds: `remove_unnamed` removes it, if nobody names it.
 
         Raises:
             StorageError: A file cannot be removed; try again (some may be removed).

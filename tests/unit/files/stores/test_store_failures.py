@@ -17,6 +17,7 @@ from sparktxlog.files.stores.store_failures import (
     failure_of,
     is_cut,
     missing,
+    says_no_bucket,
     status_of,
 )
 
@@ -142,3 +143,18 @@ def test_what_came_of_an_answer_is_known() -> None:
     cut, whole = Exception(_broken("Body")), Exception(_answer("416 Range", "InvalidRange"))
     assert (is_cut(cut), is_cut(whole)) == (True, False)
     assert (status_of(cut), status_of(whole)) == (None, 416)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("status code: 404 Not Found: <Error><Code>NoSuchBucket</Code></Error>", True),
+        ("status code: 404 Not Found: <Error><Code>ContainerNotFound</Code></Error>", True),
+        ("status code: 404 Not Found: The specified bucket does not exist.", True),
+        ("status code: 404 Not Found: <Error><Code>NoSuchKey</Code></Error>", False),
+        ("Object at location p=NoSuchBucket/timed out not found: status code: 404", False),
+        ("status code: 404\n\nDebug source:\n <Code>NoSuchBucket</Code>", False),
+    ],
+)
+def test_an_answer_says_why_nothing_is_there(text: str, said: bool) -> None:
+    assert says_no_bucket(FileNotFoundError(text)) is said

@@ -20,7 +20,7 @@ from tests.support.storage_samples import (
 )
 
 from sparktxlog.errors import InvariantViolation, PayloadStoreError
-from sparktxlog.files import arrivals
+from sparktxlog.files import arrivals, last_use
 from sparktxlog.model.transactions.operation import Block, OperationKind
 from sparktxlog.storage.interfaces import (
     AppendQueue,
@@ -163,7 +163,8 @@ def test_each_submit_of_a_file_counts(
     """Also one that found the file verified long ago, and so did not read it."""
     put(store, "tx9/t/part-0.parquet", age_s=9 * DAY_S)
     file, now = staged_of("tx9/t/part-0.parquet", parquet_bytes()), time.monotonic()
-    monkeypatch.setattr(arrivals, "monotonic", lambda: now)
+    for module in (arrivals, last_use):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
     store.verify(file)
     now += DAY_S
     store.verify(file)

@@ -10,7 +10,7 @@ from time import monotonic
 from urllib.parse import urlsplit
 
 from sparktxlog.files.stores.credentials.aws_signature import AwsSigner, S3Keys
-from sparktxlog.http.node_connection import NodeConnection
+from sparktxlog.http.node_connection import NodeConnection, proxy_to
 
 #: Bytes of an answer that is read; what is longer is refused.
 _MOST_BYTES = 1 << 20
@@ -56,7 +56,8 @@ class AwsService:
 
         Raises:
             TransportError: No answer came; nobody knows whether anything happened.
-            ConfigError: There are no credentials, or they cannot be read (definite).
+            ConfigError: There are no credentials, or they cannot be read; or HTTPS_PROXY is no URL
+                of http (definite).
             StorageError: The file that has them cannot be read.
         """
         url = self.endpoint.rstrip("/") + path
@@ -68,6 +69,7 @@ class AwsService:
             parts,
             # Not the authority of the cluster's nodes.
             tls={"ssl": _trust(), "server_hostname": parts.hostname},
+            proxy=proxy_to(parts),
         )
         try:
             reply = connection.request(method, parts.path, signed, body or None, total_s=total_s)
