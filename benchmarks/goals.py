@@ -1,4 +1,4 @@
-"""The goals of issue 36 beside what was measured: ours, the peer's, their ratio, met or not.
+"""The goals next to what was measured: ours, the peer's, their ratio, met or not.
 
 `python -m benchmarks.goals` prints the table from benchmarks/results.json, without measuring.
 """

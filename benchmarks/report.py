@@ -19,7 +19,7 @@ def recorded() -> dict[str, Figure]:
 
 
 def goals() -> str:
-    """Return the goals of issue 36 beside what was measured."""
+    """Return the goals next to what was measured."""
     return goal_table(recorded()) or _NOTHING
 
 
