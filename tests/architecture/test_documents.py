@@ -248,6 +248,7 @@ def test_the_architecture_names_what_is_there() -> None:
     named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", text)
     of_nodes = {
         "log/",
+        "payload_log/",
         "payloads/",
         "quarantine/",
         "summaries/",

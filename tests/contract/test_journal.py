@@ -23,7 +23,9 @@ from sparktxlog.storage.interfaces import (
     PutValue,
     Segment,
 )
+from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import Journal
+from sparktxlog.storage.payload_log import LEAST_BYTES
 
 
 class Bench:
@@ -39,8 +41,12 @@ class Bench:
         return self.journal
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+@pytest.fixture(params=[LEAST_BYTES, 0], ids=["small", "large"])
+def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
+    """Give a journal that has containers in its tables, and one that has them in files."""
+    monkeypatch.setattr(journal_module, "LEAST_BYTES", request.param)
     made = Bench(lambda: Journal(tmp_path / "data"))
     yield made
     made.journal.close()

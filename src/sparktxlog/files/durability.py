@@ -36,6 +36,12 @@ def sync_file(path: str | Path) -> None:
         os.close(descriptor)
 
 
+def sync_data(descriptor: int) -> None:
+    """Bring what was appended to an open file to the disk, with as much as reading it needs."""
+    # Systems without it sync all that they know of the file.
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
 def sync_several(paths: Sequence[str]) -> None:
     """Bring files and directories to the disk, in their order, as far as they are there still.
 

@@ -29,6 +29,7 @@ from sparktxlog.files.stores.opening import store_at
 from sparktxlog.runtime.commit_tables.site_places import settings_of_stores
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
+from sparktxlog.storage.payload_log import PAYLOAD_LOG
 
 _log = structlog.get_logger("sparktxlog.storage")
 
@@ -49,6 +50,9 @@ def find_remains(config: NodeConfig) -> list[str]:
     table = config.data_dir / "log" / QUEUE_NAME
     if any(table.glob("*.parquet")):
         found.append(f"rows in {table}")
+    payload_log = config.data_dir / PAYLOAD_LOG
+    if any(payload_log.glob("*")):
+        found.append(f"runs in {payload_log}")
     if _has_file(config.payload_dir):
         found.append(f"files in {config.payload_dir}")
     replica = read_replica_state(config.lake_dir)
@@ -109,14 +113,14 @@ def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
             "Start a node that has the log: then this node joins it.  If the nodes that have it "
             "are too few for a majority, `sparktxlog peer force` at one of them goes on without "
             "the others, and admits this one.  If no node has it any more, "
-            "put back the journal with its -wal file, or move data-dir, lake-dir and payload-dir "
-            "away at all nodes to begin a new log."
+            f"put back the journal with its -wal file and {PAYLOAD_LOG}, or move data-dir, "
+            "lake-dir and payload-dir away at all nodes to begin a new log."
         )
     else:
         advice = (
-            "Put it back with its -wal file.  If it is lost, move data-dir, lake-dir and "
-            "payload-dir away: a new log begins, and what is in them stays readable as Delta "
-            "tables."
+            f"Put it back with its -wal file and {PAYLOAD_LOG}.  If it is lost, move data-dir, "
+            "lake-dir and payload-dir away: a new log begins, and what is in them stays readable "
+            "as Delta tables."
         )
     return JournalLostError(
         f"{journal} is new, but there are {' and '.join(found)}: the journal was lost, and "

@@ -12,8 +12,9 @@ from sparktxlog.runtime.foundation import Foundation
 class DiskSpace:
     """Judges the disk of the data directory; used on the event loop.
 
-    What is accepted takes its space three times for a while: in the write-ahead log of the
-    journal, in the journal, and as published files.  So a node takes no more before that is gone.
+    What is accepted takes its space up to three times for a while: in the payload log, or in the
+    write-ahead log of the journal and in the journal; and as published files.  So a node takes no
+    more before that is gone.
 
     Args:
         failed: Returns whether a write just failed because the disk was full.

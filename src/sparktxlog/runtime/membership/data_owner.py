@@ -21,11 +21,13 @@ from sparktxlog.files.durability import storing
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
-from sparktxlog.storage.journal.sqlite_schema import read_named_value
+from sparktxlog.storage.journal.sqlite_schema import APPLICATION_ID, read_named_value
 
 _OWNER = "owner"
-#: The journal of commits before version 1, or its first bytes with the id of its application.
+#: The journal of commits before version 1; or the id of its application, in its first bytes.
 _OLDER, _OLDER_ID, _ID_AT = "front.sqlite", b"TXLG", 68
+#: Or the format that it had under the present id.
+_OLDER_FORMAT, _FORMAT_AT = 1, 60
 #: Ids of the nodes that founded the log.
 _FOUNDERS = "founders"
 #: Their addresses then, until the nodes decide upon some: else a copy of a log looks like the log.
@@ -72,7 +74,7 @@ def refuse_older(config: NodeConfig) -> None:
         ConfigError: It is one (definite).
     """
     older, journal = config.data_dir / _OLDER, config.data_dir / JOURNAL_NAME
-    if journal.exists() and _begins(journal)[_ID_AT:] == _OLDER_ID:
+    if journal.exists() and _is_older(_begins(journal)):
         older = journal
     if older.exists():
         why = f"a commit before version 1 wrote it ({older.name}), and this release cannot read it"
@@ -101,6 +103,12 @@ def check_data_dir(config: NodeConfig) -> None:
             raise not_usable(config, "data-dir", config.data_dir, error.message, hint) from error
     elif not config.peers and (found := find_remains(config)):
         raise journal_lost(config, found)
+
+
+def _is_older(begins: bytes) -> bool:
+    owner, version = begins[_ID_AT:], int.from_bytes(begins[_FORMAT_AT : _FORMAT_AT + 4])
+    ours = owner == APPLICATION_ID.to_bytes(4)
+    return owner == _OLDER_ID or (ours and version == _OLDER_FORMAT)
 
 
 def _begins(journal: Path) -> bytes:

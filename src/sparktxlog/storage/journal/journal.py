@@ -1,9 +1,10 @@
-"""The journal: durable state of the protocol in one SQLite file.
+"""The journal: durable state of the protocol in one SQLite file, and a payload log next to it.
 
 Rules: one INSERT per run, never one per transaction; one SQLite transaction and one fsync per
-`write`; memory changes only after the transaction was committed.  The writing connection belongs
-to one thread at a time; `read_*` take other connections from a pool, so the publisher and the HTTP
-handlers never wait for the writer (WAL).
+`write`, and before it one of the payload log if the write has many bytes of containers; memory
+changes only after the transaction was committed.  The writing connection belongs to one thread at a
+time; `read_*` take other connections from a pool, so the publisher and the HTTP handlers never wait
+for the writer (WAL).
 
     incoming ──AppendQueue──► queue ──MarkPublished──► segments
     payloads stay until ForgetPayloads, queue rows for the id window (see `row_pruning`);
@@ -16,6 +17,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -53,9 +55,17 @@ from sparktxlog.storage.journal.id_files import IdFiles
 from sparktxlog.storage.journal.journal_reader import JournalReader
 from sparktxlog.storage.journal.prepared_rows import forget_decided, put_undecided, put_verdicts
 from sparktxlog.storage.journal.queue_ids import read_unfiled
-from sparktxlog.storage.journal.row_pruning import Ends, forget, held_bytes_of, read_held_bytes
+from sparktxlog.storage.journal.row_pruning import (
+    Ends,
+    forget,
+    held_bytes_of,
+    is_file_named,
+    read_held_bytes,
+    read_named_files,
+)
 from sparktxlog.storage.journal.sqlite_schema import (
     HEADER_COLUMNS,
+    PAYLOAD_COLUMNS,
     RUN_KEY,
     encode,
     encode_facts,
@@ -72,6 +82,7 @@ from sparktxlog.storage.journal.sqlite_schema import (
 )
 from sparktxlog.storage.journal.waiting_ids import WaitingIds, run_key
 from sparktxlog.storage.lock import DirectoryLock
+from sparktxlog.storage.payload_log import LEAST_BYTES, PAYLOAD_LOG, PayloadLog
 
 JOURNAL_NAME = "journal.sqlite"
 #: Permissions of a new data directory: only its user may read transactions and instance.
@@ -106,6 +117,8 @@ class Journal(JournalReader):
         #: The error that made the state unknown; from then on every write is refused.
         self._failed: StorageError | None = None
         self._waiting = WaitingIds()
+        #: Whether the containers of the present write go into the payload log.
+        self._is_large = False
         #: Run digest → those of its contents, of runs that came since the start and wait.
         self._digests: dict[bytes, bytes] = {}
         self._unfolded = 0
@@ -115,6 +128,7 @@ class Journal(JournalReader):
             try:
                 sync_directory(directory)
                 self._recover()
+                self._payload_log = self._opened_payloads(directory)
                 self._id_files = IdFiles(directory / "ids", self._ends.position)
             except BaseException:
                 self._db.close()
@@ -151,6 +165,19 @@ class Journal(JournalReader):
         for row in waiting:
             self._waiting.add(header_of(row), row[9])
 
+    def _opened_payloads(self, directory: Path) -> PayloadLog:
+        """Open the payload log, and compare what was written last: a disk may have lied."""
+        last = f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE file = ?"
+        try:
+            named = read_named_files(self._db)
+            log = PayloadLog(directory / PAYLOAD_LOG, named)
+            if named:
+                for row in self._db.execute(last, (max(named)[0],)):
+                    log.container(row)
+        except sqlite3.Error as error:
+            raise translate(error, self._path) from error
+        return log
+
     # -- writing -------------------------------------------------------------------------------
 
     def write(self, writes: Sequence[Write]) -> None:
@@ -164,23 +191,26 @@ class Journal(JournalReader):
             return
         if self._failed is not None:
             raise self._failed
-        before = self._ends
+        before, end = self._ends, self._payload_log.begin()
+        containers = (len(write.payload) for write in writes if isinstance(write, PutRun))
+        self._is_large = sum(containers) >= LEAST_BYTES
         changes: list[_Change] = []
         try:
             self._db.execute("BEGIN IMMEDIATE")
             for write in writes:
                 self._carry_out(write, changes)
+            self._payload_log.sync()
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._roll_back(before)
-            failure = translate(error, self._path)
+        except (sqlite3.Error, StorageError, FileNotFoundError) as error:
+            failure = self._failure_of(error)
+            self._roll_back(before, end, not_kept=failure.definite)
             if not failure.definite:
                 self._failed = failure
             else:
                 fold_by_itself(self._db, on=False)
             raise failure from error
         except BaseException:
-            self._roll_back(before)
+            self._roll_back(before, end)
             raise
         self._durable = self._ends.position
         self._unfolded = unfolded_bytes(self._db, self._path)
@@ -195,6 +225,20 @@ class Journal(JournalReader):
                 self._id_files.cut(0)
             elif isinstance(write, AppendQueue):
                 self._file_ids()
+            if isinstance(write, ForgetPayloads | ResetJournal | PutView | ShrinkJournal):
+                self._drop_payload_files(few=isinstance(write, ShrinkJournal))
+
+    def _drop_payload_files(self, *, few: bool) -> None:
+        """Remove files that no row names any more; what fails is done the next time."""
+        try:
+            self._payload_log.drop_unnamed(partial(is_file_named, self._db), few=few)
+        except sqlite3.Error as error:
+            _log.warning("files of the payload log stay", reason=str(error))
+
+    def _failure_of(self, error: sqlite3.Error | StorageError | FileNotFoundError) -> StorageError:
+        if isinstance(error, FileNotFoundError):
+            return PayloadLog.lost(Path(error.filename))
+        return error if isinstance(error, StorageError) else translate(error, self._path)
 
     def _file_ids(self) -> None:
         """Write ids to a file half a window before the core forgets them; may be retried."""
@@ -212,14 +256,17 @@ class Journal(JournalReader):
                 _log.warning("ids are not yet written to a file", error=str(error))
                 return
 
-    def _roll_back(self, before: Ends) -> None:
+    def _roll_back(self, before: Ends, end: int, *, not_kept: bool = False) -> None:
         self._ends = before
         self._id_files.cut(before.position)
         try:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+                not_kept = True
         except sqlite3.Error as error:
             self._failed = translate(error, self._path)
+        if not_kept:  # else rows may name what was appended
+            self._payload_log.cut(end)
 
     def _carry_out(self, write: Write, changes: list[_Change]) -> None:
         match write:
@@ -327,9 +374,13 @@ class Journal(JournalReader):
                 epoch_changes.restamp(self._db, header)
                 changes.append((True, header, manifest.ids))
             return None
+        container: tuple[bytes | int | None, ...] = (write.payload, None, None, None, None)
+        if self._is_large:
+            container = (None, *self._payload_log.append(write.payload))
         self._db.execute(
-            "INSERT INTO payloads(origin, incarnation, seq, payload) VALUES(?, ?, ?, ?)",
-            (*run_key(header), write.payload),
+            f"INSERT INTO payloads(origin, incarnation, seq, {PAYLOAD_COLUMNS})"
+            " VALUES(?, ?, ?, ?, ?, ?, ?, ?)",
+            (*run_key(header), *container),
         )
         self._digests[header.digest] = manifest.content_digests
         if write.ends_announcement:
@@ -371,11 +422,11 @@ class Journal(JournalReader):
             [(at, table.name, encode(table)) for at, table in write.tables],
         )
         put_writes(self._db, write.writes, self._ends.published)
-        put_undecided(self._db, write.undecided)
+        put_undecided(self._db, self._payload_log, write.undecided)
         put_commit_tables(self._db, write.commit_tables, self._ends.published)
         if write.commit_tables:
             first = write.entries[0].position
-            placed_rows.put_ordered(self._db, write.commit_tables, first)
+            placed_rows.put_ordered(self._db, self._payload_log, write.commit_tables, first)
         until = write.ordered_at - self._id_window_us
         put_verdicts(self._db, write.entries, write.ordered_at, until, self._is_id_known)
 
@@ -397,8 +448,9 @@ class Journal(JournalReader):
         """Return the digests of an incoming run's contents."""
         if (digests := self._digests.get(header.digest)) is not None:
             return digests
-        statement = f"SELECT payload FROM payloads WHERE {RUN_KEY}"
-        payload = _first_value(self._db, statement, run_key(header))
+        statement = f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE {RUN_KEY}"
+        row = self._db.execute(statement, run_key(header)).fetchone()
+        payload = None if row is None else self._payload_log.container(row)
         return b"" if payload is None else checked_manifest(payload).content_digests
 
     def _ids_of(self, header: RunHeader) -> bytes:
@@ -443,8 +495,8 @@ class Journal(JournalReader):
         return self._unfolded + (ends.held_bytes if ends.position > ends.published else 0)
 
     def size_bytes(self) -> int:
-        """Bytes on disk: the file and its write-ahead log."""
-        total = 0
+        """Bytes on disk: the file, its write-ahead log and the payload log."""
+        total = self._payload_log.size_bytes()
         for suffix in ("", "-wal", "-shm"):
             try:
                 total += self._path.with_name(JOURNAL_NAME + suffix).stat().st_size
@@ -458,6 +510,7 @@ class Journal(JournalReader):
             return
         self._close_readers()
         self._id_files.close()
+        self._payload_log.close()
         self._db.close()
         self._lock.release()
 
@@ -475,8 +528,12 @@ class Journal(JournalReader):
         """
         try:
             self._close_readers()
+            self._payload_log.close()
             self._db.close()
+            with storing(self._path):
+                self._payload_log.keep(kept.parent)
             swap_journal(self._path, other, kept)
+            self._payload_log.drop_all()
         finally:
             self._lock.release()
 

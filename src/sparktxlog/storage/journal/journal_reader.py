@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from queue import Empty, LifoQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from sparktxlog.codec.containers.payload import read_manifest
-from sparktxlog.errors import ExpiredError, StorageError, TxLogError
+from sparktxlog.errors import CorruptLogError, ExpiredError, StorageError, TxLogError
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_versions import VersionFiles
 from sparktxlog.model.transactions.operation import RunFacts
@@ -50,6 +50,7 @@ from sparktxlog.storage.journal.row_pruning import Ends
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
+    PAYLOAD_COLUMNS,
     RUN_KEY,
     definition_of,
     facts_of,
@@ -64,19 +65,21 @@ from sparktxlog.storage.journal.sqlite_schema import (
     stored_entry,
     translate,
 )
+from sparktxlog.storage.payload_log import PayloadLog
 
+_Read = TypeVar("_Read")
 #: Number of ids in a piece of a summary.
 _PIECE_IDS = 1 << 16
 #: Containers of runs that may name staged files and are not published.
 _WAITING = (
-    "SELECT payload FROM announcements",
-    "SELECT payload FROM prepared WHERE staged_bytes > 0",
+    "SELECT payload, NULL, NULL, NULL, NULL FROM announcements",
+    "SELECT payload, NULL, NULL, NULL, NULL FROM prepared WHERE staged_bytes > 0",
     (
-        "SELECT p.payload FROM incoming JOIN payloads p USING (origin, incarnation, seq)"
+        f"SELECT {PAYLOAD_COLUMNS} FROM incoming JOIN payloads p USING (origin, incarnation, seq)"
         " WHERE staged_bytes > 0"
     ),
     (
-        "SELECT p.payload FROM queue q JOIN payloads p USING (origin, incarnation, seq)"
+        f"SELECT {PAYLOAD_COLUMNS} FROM queue q JOIN payloads p USING (origin, incarnation, seq)"
         " WHERE q.staged_bytes > 0 AND q.position + q.n - 1 >"
         " coalesce((SELECT value FROM meta WHERE name = 'published'), 0)"
     ),
@@ -94,6 +97,7 @@ class JournalReader:
     """
 
     _id_files: IdFiles
+    _payload_log: PayloadLog
     _ends: Ends
 
     def __init__(self, path: Path, id_window: int) -> None:
@@ -134,6 +138,20 @@ class JournalReader:
         self._closed = True
         while not self._readers.empty():
             self._readers.get_nowait().close()
+
+    def _reading_containers(self, read: Callable[[sqlite3.Connection], _Read]) -> _Read:
+        """Return what a read returns that also reads the payload log."""
+        try:
+            with self._reading() as db:
+                return read(db)
+        except (FileNotFoundError, CorruptLogError):
+            # Its rows were forgotten meanwhile, or it is damaged: the newest state says which.
+            pass
+        try:
+            with self._reading() as db:
+                return read(db)
+        except FileNotFoundError as error:
+            raise PayloadLog.lost(Path(error.filename)) from error
 
     def _first_row(self, statement: str, *arguments: Any) -> Any:
         with self._reading() as db:
@@ -187,9 +205,13 @@ class JournalReader:
 
     def read_payload(self, origin: str, incarnation: int, seq: int) -> bytes | None:
         """Return the payload container of the run that starts at `seq`, None if not held."""
-        key = (origin, incarnation, seq)
-        row = self._first_row(f"SELECT payload FROM payloads WHERE {RUN_KEY}", *key)
-        return None if row is None else row[0]
+        statement = f"SELECT {PAYLOAD_COLUMNS} FROM payloads WHERE {RUN_KEY}"
+
+        def read(db: sqlite3.Connection) -> bytes | None:
+            row = db.execute(statement, (origin, incarnation, seq)).fetchone()
+            return None if row is None else self._payload_log.container(row)
+
+        return self._reading_containers(read)
 
     def read_announced(self, digest: bytes) -> bytes | None:
         """Return the payload container of an own unstamped run."""
@@ -204,14 +226,19 @@ class JournalReader:
         """
         columns = ", ".join(f"q.{name.strip()}" for name in ENTRY_COLUMNS.split(","))
         join = "LEFT JOIN payloads p USING (origin, incarnation, seq)" if payloads else ""
-        with self._reading() as db:
+        container = PAYLOAD_COLUMNS if payloads else "NULL, NULL, NULL, NULL, NULL"
+
+        def read(db: sqlite3.Connection) -> list[StoredEntry]:
             _check_kept(db, after, "pruned", "kept_after")
             rows = db.execute(
-                f"SELECT {columns}, {'p.payload' if payloads else 'NULL'} FROM queue q {join}"
+                f"SELECT {columns}, {container} FROM queue q {join}"
                 " WHERE q.position > ? ORDER BY q.position LIMIT ?",
                 (after, limit_runs),
             ).fetchall()
-            return with_verdicts(db, [stored_entry(row, row[15]) for row in rows])
+            found = [stored_entry(row, self._payload_log.container(row)) for row in rows]
+            return with_verdicts(db, found)
+
+        return self._reading_containers(read)
 
     def read_backlog(self, after: int, until: int) -> tuple[int, int]:
         """Return bytes of the runs with positions after one and up to another one, and when the
@@ -489,14 +516,19 @@ class JournalReader:
         return LogExtent(
             kept_after=meta.get("kept_after", 0),
             files_bytes=meta.get("files_bytes", 0),
-            live_bytes=(pages - free) * page_bytes,
+            live_bytes=(pages - free) * page_bytes + self._payload_log.size_bytes(),
             resets=meta.get("resets", 0),
         )
 
     def read_waiting_payloads(self) -> list[bytes]:
         """Return the containers of unpublished and undecided runs that may name staged files."""
-        with self._reading() as db:
-            return [payload for statement in _WAITING for (payload,) in db.execute(statement)]
+
+        def read(db: sqlite3.Connection) -> list[bytes]:
+            rows = [row for statement in _WAITING for row in db.execute(statement)]
+            found = map(self._payload_log.container, rows)
+            return [payload for payload in found if payload is not None]
+
+        return self._reading_containers(read)
 
     def read_summary(self) -> QueueSummary:
         """Return the queue at the end of its published part.

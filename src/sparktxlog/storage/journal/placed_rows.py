@@ -19,14 +19,17 @@ from sparktxlog.model.tables.commit_table import CommitTable, commit_file_prefix
 from sparktxlog.model.tables.table_versions import VersionFiles
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import DropPlaced, OrderedCommit, PutPlaced
-from sparktxlog.storage.journal.sqlite_schema import encode, read_number
+from sparktxlog.storage.journal.sqlite_schema import PAYLOAD_COLUMNS, encode, read_number
+from sparktxlog.storage.payload_log import PayloadLog
 
 _commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
 _contents_of = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
 _version_files_of = msgspec.msgpack.Decoder(VersionFiles).decode
 
 
-def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable], first: int) -> None:
+def put_ordered(
+    db: sqlite3.Connection, log: PayloadLog, tables: Iterable[CommitTable], first: int
+) -> None:
     """Keep the versions that runs made, with the files that their containers name.
 
     Args:
@@ -39,28 +42,29 @@ def put_ordered(db: sqlite3.Connection, tables: Iterable[CommitTable], first: in
         if table.is_dropped or table.position < first:
             continue
         if table.position > last:
-            last, files, contents = _files_at(db, table.position)
+            last, files, contents = _files_at(db, log, table.position)
         own = files.get((table.transaction_id, table.uuid), ())
         _put(db, table, own, [contents[file.path] for file in own if file.path in contents])
 
 
 def _files_at(
-    db: sqlite3.Connection, position: int
+    db: sqlite3.Connection, log: PayloadLog, position: int
 ) -> tuple[int, dict[tuple[bytes, str], tuple[StagedFile, ...]], dict[str, bytes]]:
     """Return the last position of the run at a position, and the files of each of its commits.
 
     And the bytes of those that the run carried.
     """
     row = db.execute(
-        "SELECT q.position + q.n - 1, p.payload FROM ("
+        f"SELECT q.position + q.n - 1, {PAYLOAD_COLUMNS} FROM ("
         " SELECT * FROM queue WHERE position <= ? ORDER BY position DESC LIMIT 1) q"
         " LEFT JOIN payloads p USING (origin, incarnation, seq)",
         (position,),
     ).fetchone()
-    if row is None or row[0] < position or row[1] is None:
+    payload = None if row is None or row[0] < position else log.container(row)
+    if payload is None:
         return position, {}, {}
-    manifest = checked_manifest(row[1])
-    return row[0], manifest.files_by_commit(), carried_contents(row[1], manifest)
+    manifest = checked_manifest(payload)
+    return row[0], manifest.files_by_commit(), carried_contents(payload, manifest)
 
 
 def put_taken_over(db: sqlite3.Connection, tables: Iterable[CommitTable]) -> None:

@@ -17,7 +17,8 @@ from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.transactions.marks import Undecided, UndecidedChange
 from sparktxlog.protocol.messages.posts import QueueEntry, Verdict
 from sparktxlog.storage.interfaces import KeptPrepared, StoredEntry
-from sparktxlog.storage.journal.sqlite_schema import encode
+from sparktxlog.storage.journal.sqlite_schema import PAYLOAD_COLUMNS, encode
+from sparktxlog.storage.payload_log import PayloadLog
 
 #: Old verdicts that one write looks at, so that none takes long.
 _OLD_VERDICTS = 100
@@ -25,18 +26,24 @@ _undecided_of = msgspec.msgpack.Decoder(Undecided).decode
 _verdict_of = msgspec.msgpack.Decoder(Verdict).decode
 
 
-def put_undecided(db: sqlite3.Connection, changes: Iterable[UndecidedChange]) -> None:
+def put_undecided(
+    db: sqlite3.Connection, log: PayloadLog, changes: Iterable[UndecidedChange]
+) -> None:
     """Keep what came, was marked or decided; for what came also its container."""
     for end, one, undecided in changes:
         body = None if undecided is None else encode(undecided)
         db.execute("INSERT INTO undecided(id, position, body) VALUES(?, ?, ?)", (one, end, body))
         if undecided is not None and undecided.position == end:
-            db.execute(
-                "INSERT INTO prepared(id, staged_bytes, payload)"
-                " SELECT ?, q.staged_bytes, p.payload FROM queue q"
+            row = db.execute(
+                f"SELECT q.staged_bytes, {PAYLOAD_COLUMNS} FROM queue q"
                 " JOIN payloads p USING (origin, incarnation, seq) WHERE q.position = ?",
-                (one, end),
-            )
+                (end,),
+            ).fetchone()
+            if row is not None:
+                db.execute(
+                    "INSERT INTO prepared(id, staged_bytes, payload) VALUES(?, ?, ?)",
+                    (one, row[0], log.container(row)),
+                )
 
 
 def put_verdicts(

@@ -39,6 +39,19 @@ class Ends:
     held_bytes: int = 0
 
 
+def read_named_files(db: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Return the files of the payload log that rows name, and where that ends in each."""
+    return db.execute(
+        "SELECT file, max(start + size) FROM payloads WHERE file IS NOT NULL GROUP BY file"
+    ).fetchall()
+
+
+def is_file_named(db: sqlite3.Connection, file: int) -> bool:
+    """Return whether a row names a file of the payload log."""
+    found = db.execute("SELECT 1 FROM payloads WHERE file = ? LIMIT 1", (file,)).fetchone()
+    return found is not None
+
+
 def held_bytes_of(header: RunHeader) -> int:
     """Return the bytes that a run in the queue counts."""
     return header.size_bytes + RUN_BYTES

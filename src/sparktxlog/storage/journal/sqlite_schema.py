@@ -33,7 +33,7 @@ from sparktxlog.storage.interfaces import Segment, StoredEntry
 #: "TXLJ": distinguishes this file from other SQLite files.
 APPLICATION_ID = 0x54584C4A
 #: The format that this release writes and reads; it refuses a later one.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _PAGE_BYTES = 8192
 #: The write-ahead log is merged into the file in steps of this size: in large steps a page that
@@ -49,7 +49,9 @@ CREATE TABLE incoming(
     PRIMARY KEY(origin, incarnation, seq)) WITHOUT ROWID;
 CREATE TABLE payloads(
     origin TEXT, incarnation INTEGER, seq INTEGER, payload BLOB,
+    file INTEGER, start INTEGER, size INTEGER, crc INTEGER,
     UNIQUE(origin, incarnation, seq));
+CREATE INDEX payloads_by_file ON payloads(file) WHERE file IS NOT NULL;
 CREATE TABLE queue(
     position INTEGER PRIMARY KEY, origin TEXT, incarnation INTEGER, seq INTEGER, n INTEGER,
     epoch INTEGER, ts INTEGER, digest BLOB, size_bytes INTEGER, staged_bytes INTEGER,
@@ -103,6 +105,8 @@ ENTRY_COLUMNS = (
     f"{HEADER_COLUMNS}, position, previous_hash, chain_hash, rejections, ordered_at, ids"
 )
 _HEADER_FIELDS = HEADER_COLUMNS.split(", ")
+#: A container, or its `ContainerPlace` in the payload log: see `PayloadLog.container`.
+PAYLOAD_COLUMNS = "payload, file, start, size, crc"
 #: Names a run, in `incoming` and `payloads`.
 RUN_KEY = "origin = ? AND incarnation = ? AND seq = ?"
 

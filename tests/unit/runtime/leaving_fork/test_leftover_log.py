@@ -14,6 +14,7 @@ from sparktxlog.runtime.leaving_fork.leftover_log import (
     journal_lost,
     read_replica_state,
 )
+from sparktxlog.storage.payload_log import PAYLOAD_LOG
 
 
 def config_of(root: Path, more: dict[str, str] | None = None) -> NodeConfig:
@@ -39,12 +40,14 @@ def test_each_part_of_a_log_is_named(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     queue = config.data_dir / "log" / "synchronized_queue"
     put(queue / "part-0.parquet")
+    put(config.data_dir / PAYLOAD_LOG / "1.payloads")
     put(config.payload_dir / "0a" / "t" / "part-0.parquet")
     state = {"worker_id": "w", "position": 1_234, "tables": {}}
     put(config.lake_dir / "_sparktxlog" / "state.json", json.dumps(state))
     found = find_remains(config)
     assert found == [
         f"rows in {queue}",
+        f"runs in {config.data_dir / PAYLOAD_LOG}",
         f"files in {config.payload_dir}",
         f"a replica at position 1,234 in {config.lake_dir}",
     ]

@@ -65,7 +65,12 @@ def test_the_rest_of_a_log_without_its_journal_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("front.sqlite", b""), (JOURNAL_NAME, b"x" * 68 + b"TXLG")]
+    ("name", "content"),
+    [
+        ("front.sqlite", b""),
+        (JOURNAL_NAME, b"x" * 68 + b"TXLG"),
+        (JOURNAL_NAME, b"x" * 60 + b"\0\0\0\1" + b"x" * 4 + b"TXLJ"),
+    ],
 )
 def test_a_directory_of_a_commit_before_the_first_release_is_refused(
     tmp_path: Path, name: str, content: bytes

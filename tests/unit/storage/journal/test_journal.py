@@ -253,7 +253,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(tmp_path / JOURNAL_NAME)
     other.execute("PRAGMA user_version=99")
     other.close()
-    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads format 1 of"):
+    with pytest.raises(NewerReleaseError, match=r"format 99 .* reads format 2 of"):
         Journal(tmp_path)
 
 
