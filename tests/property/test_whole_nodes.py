@@ -67,6 +67,7 @@ def test_a_commit_at_sites_far_apart_takes_two_delays() -> None:
         ("careless", 5, "its disk held"),
         ("obliging", 1, "no epoch has"),
         ("forgetful", 0, "P27"),
+        ("unsynced", 14, "is damaged"),
         ("places-before-it-orders", 0, "P36: history"),
         ("shows-before-it-places", 0, "P36: shown"),
         ("leaves-versions-out", 0, "P36: "),
@@ -76,11 +77,12 @@ def test_a_commit_at_sites_far_apart_takes_two_delays() -> None:
     ],
 )
 def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str) -> None:
-    """It speaks before it wrote, syncs no commit, says yes to an operator, or keeps no writes.  The
-    names of those of commit tables say what they do.
+    """It speaks before it wrote, syncs no commit, says yes to an operator, or keeps
+    no writes.  The names of those of commit tables say what they do.
 
     One that takes silence for no (`credulous`) needs a copy of a disk at the right moment, which
-    few seeds have: `unit/transport/test_peer_link_processes.py` finds it each time.
+    few seeds have: `unit/transport/test_peer_link_processes.py` finds it each time.  One that syncs
+    no container (`unsynced`) needs a power cut there: `unit/verification/test_simulated_disk.py`.
 
     The first seed finds it today.  A change of the node gives seeds other histories, hence five.
     """

@@ -9,12 +9,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.support.storage_samples import run_of
 from tests.verification.nodes.disk import Disks, Failure, SimulatedDisk, die_inside, tear
 
-from sparktxlog.errors import DiskFullError, StorageError
+from sparktxlog.errors import CorruptLogError, DiskFullError, StorageError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.storage.interfaces import PutValue
+from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
+from sparktxlog.storage.payload_log import PAYLOAD_LOG, PayloadLog
 
 
 def sync(disk: SimulatedDisk, path: Path) -> None:
@@ -135,6 +138,63 @@ def test_a_journal_that_does_not_sync_loses_commits_with_the_power(tmp_path: Pat
         again.close()
         journal.close()
     assert lost > 10
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_the_payload_log_keeps_what_it_synced_and_may_lose_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool
+) -> None:
+    """Rows outlive the power, and so do the containers that they name, if these were synced."""
+    monkeypatch.setattr(journal_module, "LEAST_BYTES", 0)
+    disks, refused = Disks(tmp_path, Random(1)), 0
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, disks._fsync)
+    if not synced:
+        monkeypatch.setattr(PayloadLog, "sync", lambda log: None)
+    for number in range(12):
+        disk = disks.make(str(number))
+        runs = [run_of(seq=1 + i, padding=500) for i in range(6)]
+        journal = opened(disk)
+        for run in runs[:4]:
+            journal.write([run])
+            disk.committed()
+        if number % 2:
+            die_inside(journal, runs[4:], unsynced=number % 4 == 1)
+        else:
+            tear(journal, runs[4:])
+        disk.crash(power=True)
+        journal.close()
+        try:
+            again = opened(disk)
+        except CorruptLogError as error:
+            refused += PAYLOAD_LOG in error.message
+            continue
+        held = [run.header.seq for run in again.load(10).core.incoming]
+        assert held[:4] == [1, 2, 3, 4] and len(held) in (4, 6)
+        for seq in held:
+            assert again.read_payload("a", 1, seq) == runs[seq - 1].payload
+        again.close()
+    assert refused == 0 if synced else refused > 3
+
+
+def test_a_full_disk_writes_a_part_of_a_container_and_takes_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "LEAST_BYTES", 0)
+    disks = Disks(tmp_path, Random(1))
+    disk = disks.make("a")
+    monkeypatch.setattr(os, "pwrite", disks._pwrite)
+    runs = [run_of(seq=1 + i, padding=500) for i in range(2)]
+    journal = opened(disk)
+    journal.write(runs[:1])
+    disk.full = True
+    with pytest.raises(DiskFullError):
+        journal.write(runs[1:])
+    disk.full = False
+    assert [run.header.seq for run in journal.load(10).core.incoming] == [1]
+    journal.write(runs[1:])
+    assert journal.read_payload("a", 1, 2) == runs[1].payload
+    journal.close()
 
 
 def test_a_full_disk_refuses_a_write_and_takes_it_once_it_has_room(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 A node works on real files.  When it ends, its directory is moved aside, with all that still has it
 open, and what is on the disk is copied to the old name: nothing that the ended process holds can
 reach it, and no lock of it is left.  A killed process leaves all it wrote; a power loss takes what
-was not fsynced, wholly, partly or not at all.  SQLite syncs by itself, unseen: what a commit under
+was not fsynced, wholly, partly or not at all; what was fsynced before in the same file stays.
+SQLite syncs by itself, unseen: what a commit under
 `synchronous=FULL` wrote to its log is durable, by its documentation; under less it is not.  What a
 commit that failed wrote may be in that log all the same, but nothing says that it is on the disk.
 A file whose fsync failed counts as clean: a later fsync brings what is written after that.
@@ -30,6 +31,7 @@ from sparktxlog.storage.interfaces import Write
 from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
 from sparktxlog.storage.journal.sqlite_schema import translate
+from sparktxlog.storage.payload_log import PAYLOAD_LOG
 
 #: Pages SQLite may use by default, as it says.
 _ALL_PAGES = 1_073_741_823
@@ -38,7 +40,7 @@ _FULL = 2
 _JOURNAL_FILES = (JOURNAL_NAME, f"{JOURNAL_NAME}-wal")
 _SHARED_MEMORY = f"{JOURNAL_NAME}-shm"
 
-_real_fsync = os.fsync
+_real_fsync, _real_pwrite = os.fsync, os.pwrite
 
 
 #: Modification time of a file whose fsync failed, until it is written again; nanoseconds.
@@ -150,6 +152,7 @@ class SimulatedDisk:
             os.utime(path, ns=(_DISTRUSTED_NS, _DISTRUSTED_NS))
             if self.sync_error == errno.EIO:
                 self.distrusted.add(Path(path))
+                self.failed = self.failed or Path(path).parent.name == PAYLOAD_LOG
             raise OSError(self.sync_error, os.strerror(self.sync_error), path)
         if status.st_mtime_ns == _DISTRUSTED_NS and not stat.S_ISDIR(status.st_mode):
             return  # its pages count as written
@@ -259,7 +262,8 @@ class SimulatedDisk:
             return
         now, kept = was.read_bytes(), synced.get(inode)
         if kept != now:
-            torn = now[: random.randint(0, len(now))]
+            # What was synced and not changed since is there, before and behind the rest.
+            torn = now[: (at := random.randint(0, len(now)))] + (kept or b"")[at:]
             here.write_bytes(random.choice((torn, kept or b"", now)))
 
     def _settle(self) -> None:
@@ -283,6 +287,14 @@ class _Connection:
         #: True: the process is killed before its next commit is done.
         self.dying = False
 
+    def end(self) -> None:
+        """End the process.
+
+        Raises:
+            KilledError: It does.
+        """
+        raise KilledError
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
@@ -296,7 +308,7 @@ class _Connection:
         if statement != "COMMIT":
             return self._connection.execute(statement, *arguments)
         if self.dying:
-            raise KilledError
+            self.end()
         failure = self._disk.commit_fails()
         if failure is not Failure.LOST:
             done = self._connection.execute(statement)
@@ -312,10 +324,17 @@ def _io_error() -> sqlite3.Error:
     return error
 
 
-def die_inside(journal: Journal, writes: object) -> None:
-    """Begin a write and be killed in it: all of it but the commit was done."""
+def die_inside(journal: Journal, writes: object, *, unsynced: bool = False) -> None:
+    """Begin a write and be killed in it: all of it but the commit was done.
+
+    Args:
+        unsynced: Also its containers in files are not synced.
+    """
     connection: Any = journal._db
     connection.dying = True
+    if unsynced:
+        log: Any = journal._payload_log
+        log.sync = connection.end
     with contextlib.suppress(KilledError, TxLogError):  # the disk may be full, or fail
         journal.write(writes)  # type: ignore[arg-type]
 
@@ -346,8 +365,9 @@ class Disks:
         return disk
 
     def install(self) -> None:
-        """Replace `os.fsync`, and how a journal is opened, for the rest of this process."""
-        os.fsync = self._fsync  # type: ignore[assignment]
+        """Replace calls of the system, and how a journal is opened, until this process ends."""
+        os.fsync = os.fdatasync = self._fsync  # type: ignore[assignment]
+        os.pwrite = self._pwrite  # type: ignore[assignment]
         module: Any = journal_module
         opening = module.open_journal
 
@@ -358,6 +378,17 @@ class Disks:
             return connection
 
         module.open_journal = opened
+
+    def _pwrite(self, descriptor: int, content: bytes, at: int) -> int:
+        """Write a part of some bytes to a full disk, and no more, if that makes the file longer."""
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        full = any(disk.full and path.is_relative_to(disk.path) for disk in self._all)
+        room = max(0, os.fstat(descriptor).st_size - at)
+        if not full or len(content) <= room:
+            return _real_pwrite(descriptor, content, at)
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return _real_pwrite(descriptor, content[:room], at)
 
     def _fsync(self, descriptor: int) -> None:
         path = str(Path(f"/proc/self/fd/{descriptor}").readlink())

@@ -11,7 +11,7 @@ EXPECTED = (
     "copy runs beside its node", "copy refused beside its node",
     "commit failed", "stopped by a failed write", "start on a failing disk",
     "power loss after a failed commit", "power loss while a commit was written",
-    "doubtful commit found at a start", "quorum changed",
+    "doubtful commit found at a start", "container in a file", "quorum changed",
     "request lost after it was taken", "request repeated",
     "request taken though its sender gave up", "post overtaken by a newer one",
     "refused as replayed", "refused as stale",

@@ -14,6 +14,7 @@ from sparktxlog.runtime.commit.executor import AsideWrite, Executor, TakesAction
 from sparktxlog.runtime.membership.epochs import Edit, Epochs
 from sparktxlog.storage.journal import journal as journal_module
 from sparktxlog.storage.journal.sqlite_schema import open_journal
+from sparktxlog.storage.payload_log import PayloadLog
 from sparktxlog.transport.peer_link import PeerLink
 
 _WHO_ANSWERS = PeerLink._who_answers
@@ -79,6 +80,15 @@ def _forgetful() -> None:
     mutated.put_writes = _forget_writes
 
 
+def _sync_nothing(log: PayloadLog) -> None:
+    """Let rows name bytes that may not be on the disk."""
+
+
+def _unsynced() -> None:
+    mutated: Any = PayloadLog
+    mutated.sync = _sync_nothing
+
+
 #: Name → puts the mutant into its place, for the rest of this process.
 MUTANTS: Mapping[str, Callable[[], None]] = {
     "hasty": _hasty,
@@ -86,4 +96,5 @@ MUTANTS: Mapping[str, Callable[[], None]] = {
     "obliging": _obliging,
     "credulous": _credulous,
     "forgetful": _forgetful,
+    "unsynced": _unsynced,
 }

@@ -223,7 +223,7 @@ class SimulatedNode:
                     self.disk.doubtful = arguments[0]
                 elif self.world.random.random() < _INSIDE:
                     marks.happened("kill inside a transaction")
-                    die_inside(journal, *arguments)
+                    die_inside(journal, *arguments, unsynced=self.world.random.random() < _INSIDE)
                 else:
                     marks.happened("kill before a write")
                 return

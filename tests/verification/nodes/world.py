@@ -8,7 +8,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from tests.verification.nodes import staging
 from tests.verification.nodes.checks import CONDITION_WINDOW, Checks, violated
@@ -22,6 +22,9 @@ from tests.verification.nodes.table_writers import TableWriters
 from tests.verification.nodes.virtual import CLOCKS, LIFE, Life, VirtualLoop, in_life
 
 from sparktxlog.runtime.loop_threads import LoopThreads
+from sparktxlog.storage import payload_log
+from sparktxlog.storage.journal import journal as journal_module
+from sparktxlog.storage.payload_log import PAYLOAD_LOG
 
 _SECRET = "a secret of the simulated cluster"
 
@@ -72,6 +75,7 @@ class World:
         self.tables = PlacedTables(self)
         self.disks = Disks(root, self.random)
         self.disks.install()
+        self._log_containers()
         self.network = Network(self.loop, self.random, self.checks)
         staging.install(self.network)
         self.nodes = self._make_nodes(log_kept_h)
@@ -79,6 +83,13 @@ class World:
         self.clones: dict[str, SimulatedNode] = {}
         self.clients = Clients(self, load_until_s, pause_s=1.5)
         self.writers = TableWriters(self, load_until_s)
+
+    def _log_containers(self) -> None:
+        """Have containers in files, which are soon full."""
+        random = Random(f"payload log:{self.layout.name}:{self.seed}")
+        journal, log = cast(Any, journal_module), cast(Any, payload_log)
+        journal.LEAST_BYTES = random.choice((0, 500))
+        log.FILE_BYTES = random.choice((4_000, 40_000))
 
     def _make_nodes(self, log_kept_h: float | None) -> dict[str, SimulatedNode]:
         names = (*self.layout.masters, *self.layout.witnesses)
@@ -177,6 +188,8 @@ class World:
             return
         node = self.find(life.name)
         if error is None:
+            if any((node.disk.path / PAYLOAD_LOG).glob("*")):
+                self.checks.happened("container in a file")
             node.disk.committed()
             self.checks.wrote(node, *arguments)
         elif node.disk.failed:
