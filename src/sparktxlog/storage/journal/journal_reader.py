@@ -46,7 +46,7 @@ from sparktxlog.storage.journal.prepared_rows import (
     with_verdicts,
 )
 from sparktxlog.storage.journal.queue_ids import read_digests, read_recent_ids, read_repeats
-from sparktxlog.storage.journal.row_pruning import Ends
+from sparktxlog.storage.journal.row_pruning import Ends, read_named_bytes
 from sparktxlog.storage.journal.sqlite_schema import (
     ENTRY_COLUMNS,
     HEADER_COLUMNS,
@@ -513,10 +513,12 @@ class JournalReader:
         with self._reading() as db:
             meta = read_meta(db, "kept_after", "files_bytes", "resets")
             pages, free, page_bytes = page_counts(db)
+            # Of a file whose other containers are forgotten: to shorten the log frees no more.
+            named = read_named_bytes(db)
         return LogExtent(
             kept_after=meta.get("kept_after", 0),
             files_bytes=meta.get("files_bytes", 0),
-            live_bytes=(pages - free) * page_bytes + self._payload_log.size_bytes(),
+            live_bytes=(pages - free) * page_bytes + named,
             resets=meta.get("resets", 0),
         )
 

@@ -46,6 +46,14 @@ def read_named_files(db: sqlite3.Connection) -> list[tuple[int, int]]:
     ).fetchall()
 
 
+def read_named_bytes(db: sqlite3.Connection) -> int:
+    """Return the bytes of the containers in the payload log."""
+    statement = (
+        "SELECT total(size) FROM payloads INDEXED BY payloads_by_file WHERE file IS NOT NULL"
+    )
+    return int(db.execute(statement).fetchone()[0])
+
+
 def is_file_named(db: sqlite3.Connection, file: int) -> bool:
     """Return whether a row names a file of the payload log."""
     found = db.execute("SELECT 1 FROM payloads WHERE file = ? LIMIT 1", (file,)).fetchone()
