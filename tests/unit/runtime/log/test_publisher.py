@@ -284,8 +284,10 @@ def test_what_a_reader_waits_for_is_published_before_the_interval_is_over(
     site.journal.close()
 
 
-def test_without_a_reader_many_transactions_are_one_publish(tmp_path: Path) -> None:
-    site, ends, done = Site(tmp_path / "site"), list[int](), Event()
+def test_without_a_reader_many_transactions_are_one_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, ends, done, rest = Site(tmp_path / "site"), list[int](), Event(), Event()
 
     def published(position: int, seconds: float) -> None:
         ends.append(position)
@@ -293,7 +295,9 @@ def test_without_a_reader_many_transactions_are_one_publish(tmp_path: Path) -> N
 
     publisher = site.publisher(published)
     publisher._interval_s = 3_600.0
+    monkeypatch.setattr(publisher._log, "on_rest", rest.set)
     publisher.start(0)
+    assert rest.wait(20), "it publishes what is there at its start"
     for number in range(3):
         site.order(RUNS[number : number + 1], ENTRIES[number : number + 1])
         publisher.ordered(2 * number + 2)

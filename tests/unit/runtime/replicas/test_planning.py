@@ -62,7 +62,7 @@ class Link:
     size_bytes: int | None = 1_000
     up: bool = True
     ups: int = 1
-    round_trip_s: float | None = None
+    posts: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(round_trip_s=None))
     asked: int = 0
     #: Questions wait until it is set.
     gate: asyncio.Event | None = None
@@ -405,8 +405,8 @@ def test_foreign_and_ahead_stop_and_unknown_workers_are_named(tmp_path: Path) ->
 def test_the_furthest_ahead_comes_first_and_the_silent_last(tmp_path: Path) -> None:
     async def main() -> None:
         links = {
-            "B": Link("B", round_trip_s=0.5),
-            "C": Link("C", round_trip_s=0.1),
+            "B": Link("B", posts=SimpleNamespace(round_trip_s=0.5)),
+            "C": Link("C", posts=SimpleNamespace(round_trip_s=0.1)),
             "D": Link("D", size_bytes=None),
         }
         site = Site(tmp_path, links)
