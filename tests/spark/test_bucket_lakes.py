@@ -113,6 +113,7 @@ def test_a_lake_in_a_bucket_has_what_one_on_a_disk_has(sites: Sites, story: dict
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("story")
 def test_a_killed_worker_goes_on_exactly_once(sites: Sites) -> None:
     sites.run("die", -signal.SIGKILL)
     found = sites.run("go-on")
@@ -122,6 +123,7 @@ def test_a_killed_worker_goes_on_exactly_once(sites: Sites) -> None:
 
 
 @pytest.mark.repeated
+@pytest.mark.usefixtures("story")
 def test_an_object_that_somebody_removes_is_found_and_comes_back_from_another_site(
     sites: Sites,
 ) -> None:
@@ -139,6 +141,7 @@ def test_an_object_that_somebody_removes_is_found_and_comes_back_from_another_si
 
 
 @pytest.mark.repeated
+@pytest.mark.usefixtures("story")
 def test_an_object_that_somebody_changes_is_replaced_by_a_replay(sites: Sites) -> None:
     """Its bytes are no Parquet file any more; the log reaches back to its beginning."""
     store = sites.server.store("rows-of-B")
@@ -152,6 +155,7 @@ def test_an_object_that_somebody_changes_is_replaced_by_a_replay(sites: Sites) -
 
 
 @pytest.mark.repeated
+@pytest.mark.usefixtures("story")
 def test_a_copy_into_an_empty_bucket_that_is_killed_goes_on(sites: Sites) -> None:
     store = sites.server.store("rows-of-B")
     store.remove([one.key for one in store.list() if not one.key.startswith("_sparktxlog/lock")])
@@ -166,6 +170,7 @@ def test_a_copy_into_an_empty_bucket_that_is_killed_goes_on(sites: Sites) -> Non
 
 
 @pytest.mark.repeated
+@pytest.mark.usefixtures("story")
 def test_a_bucket_is_copied_to_an_empty_disk(sites: Sites) -> None:
     shutil.rmtree(sites.directory / "A" / "lake")
     found = sites.run("copy-back")
