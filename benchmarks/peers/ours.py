@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,7 @@ import pyarrow as pa
 from benchmarks.cluster import Cluster
 from benchmarks.epochs import wait_members
 from benchmarks.ordering import TABLE, create_table, rows_of
-from benchmarks.peers.peer import Peer
+from benchmarks.peers.peer import Peer, at_once
 from benchmarks.posts import Load
 from sparktxlog import Client
 
@@ -50,10 +48,6 @@ class Ours(Peer):
     def pids(self) -> Sequence[int]:
         return [process.pid for process in self.cluster.processes.values()]
 
-    @property
-    def client_pid(self) -> int:
-        return os.getpid()
-
     def _position(self) -> int:
         return max(int(self.cluster.get(n, "/v1/info")["position"]) for n in self.cluster.names)
 
@@ -69,25 +63,15 @@ class Ours(Peer):
     def batches(self, total: int, batch: int) -> None:
         rows = self.prepared()
         each = total // len(self._clients)
-        failed: list[Exception] = []
 
-        def send(client: Client) -> None:
+        def send(client: Client, failed: list[Exception]) -> None:
             left = each
-            try:
-                while left > 0:
-                    share = rows.slice(0, min(left, rows.num_rows))
-                    client.submit_many(TABLE, share, run_transactions=batch)
-                    left -= share.num_rows
-            except Exception as error:
-                failed.append(error)
+            while left > 0 and not failed:
+                share = rows.slice(0, min(left, rows.num_rows))
+                client.submit_many(TABLE, share, run_transactions=batch)
+                left -= share.num_rows
 
-        threads = [threading.Thread(target=send, args=(client,)) for client in self._clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failed:
-            raise failed[0]
+        at_once(send, self._clients, Exception)
 
     def singles(self, total: int) -> None:
         load = Load(self._port(), total, level="ordered")

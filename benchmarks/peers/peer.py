@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import random
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import TypeVar
 
 from benchmarks.peers.processes import Spent, private_bytes, spent_now
 
@@ -13,6 +18,9 @@ RECORD_BYTES = 200
 SENDERS = 6
 #: Transactions on their way at once when each is sent alone.
 OPEN = 64
+#: Bytes of a record's key.
+KEY_BYTES = 16
+_Place = TypeVar("_Place")
 
 
 class Peer(ABC):
@@ -27,9 +35,9 @@ class Peer(ABC):
         """Processes of the servers."""
 
     @property
-    @abstractmethod
     def client_pid(self) -> int:
         """Process of the client."""
+        return os.getpid()
 
     @abstractmethod
     def batches(self, total: int, batch: int) -> None:
@@ -71,6 +79,50 @@ class Peer(ABC):
     def private_bytes(self) -> list[int]:
         """Return the memory of each server that no other process shares."""
         return [private_bytes(pid) for pid in self.pids]
+
+
+class Records:
+    """Records of `RECORD_BYTES`, each with a key of its own; nobody can compress them."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._chance = random.Random(7).randbytes(1 << 20)
+
+    def take(self, number: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the next ones: key, and the rest."""
+        rest = RECORD_BYTES - KEY_BYTES
+        for _ in range(number):
+            unique = next(self._numbers)
+            at = unique * 61 % (len(self._chance) - RECORD_BYTES)
+            yield unique.to_bytes(KEY_BYTES, "big"), self._chance[at : at + rest]
+
+
+def at_once(
+    send: Callable[[_Place, list[Exception]], None],
+    places: Sequence[_Place],
+    errors: type[Exception] | tuple[type[Exception], ...],
+) -> None:
+    """Send to several places, each in a thread; raise the first failure.
+
+    Args:
+        send: Ends once the list that it gets has a failure.
+        errors: Those of it.
+    """
+    failed: list[Exception] = []
+
+    def run(place: _Place) -> None:
+        try:
+            send(place, failed)
+        except errors as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in places]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
 
 
 class WayMissingError(Exception):

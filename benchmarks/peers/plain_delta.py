@@ -28,10 +28,6 @@ class PlainDelta(Peer):
     def pids(self) -> Sequence[int]:
         return [os.getpid()]
 
-    @property
-    def client_pid(self) -> int:
-        return os.getpid()
-
     def spent(self) -> Spent:
         found = super().spent()
         return replace(found, servers=found.client, client=0.0)
