@@ -39,8 +39,3 @@ class LastUse:
         """
         with self._lock:
             return self._at.get(top, -math.inf) >= moment
-
-    def forget(self, top: str) -> None:
-        """Forget a directory: its files are removed."""
-        with self._lock:
-            self._at.pop(top, None)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -54,6 +54,16 @@ _log = structlog.get_logger("sparktxlog.node")
 #: Set if a new journal was found next to the rest of a log.
 _ONLY_JOINS = "only-joins"
 _US = 1_000_000
+#: Elements of a long list that are looked at before the event loop does other work.
+SLICE = 64
+_T = TypeVar("_T")
+
+
+async def in_slices(found: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
+    """Yield `SLICE` elements at a time: there may be 10,000, and others wait for the loop."""
+    for first in range(0, len(found), SLICE):
+        yield found[first : first + SLICE]
+        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

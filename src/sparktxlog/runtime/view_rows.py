@@ -5,7 +5,6 @@ SQL reads them as files (`state_files`), programs by `GET /v1/views/NAME`.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,14 +14,12 @@ import pyarrow as pa
 
 from sparktxlog.codec.state_views import KEPT, VIEWS, StateView, check_view
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.foundation import Foundation, in_slices
 from sparktxlog.storage.log_tables.kept_rows import read_rows
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 #: Rows of a table of any length, if a request does not say how many.
 _ROWS = 1_000
-#: Elements of an answer that are converted before the event loop does other work.
-_AT_ONCE = 64
 
 
 class ViewRows:
@@ -85,9 +82,8 @@ async def _builtins(found: Any) -> Any:
     if not isinstance(found, list):
         return msgspec.to_builtins(found)
     made: list[Any] = []
-    for first in range(0, len(found), _AT_ONCE):
-        made += msgspec.to_builtins(found[first : first + _AT_ONCE])
-        await asyncio.sleep(0)
+    async for some in in_slices(found):
+        made += msgspec.to_builtins(some)
     return made
 
 

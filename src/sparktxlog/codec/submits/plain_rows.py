@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -46,17 +47,9 @@ def table_of(parts: Sequence[pa.Table | PlainRows]) -> pa.Table:
     if len(parts) == 1 and isinstance(parts[0], pa.Table):
         return parts[0]
     tables: list[pa.Table] = []
-    plain: list[PlainRows] = []
-    for part in parts:
-        if isinstance(part, PlainRows):
-            plain.append(part)
-            continue
-        if plain:
-            tables.append(_made(plain))
-            plain = []
-        tables.append(part)
-    if plain:
-        tables.append(_made(plain))
+    for kind, group in groupby(parts, type):
+        some = list(group)
+        tables += [_made(some)] if kind is PlainRows else some
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 

@@ -486,22 +486,11 @@ async def done_until(future: asyncio.Future[Any], deadline: float) -> bool:
     Args:
         deadline: By the event loop's clock.
     """
-    if future.done():
-        return True
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def end(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    future.add_done_callback(end)
-    timer = loop.call_at(deadline, end)
     try:
-        await waiter
+        if not future.done():
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait([future], timeout=max(0.0, left))
     finally:
-        timer.cancel()
-        future.remove_done_callback(end)
         if not future.done():  # nobody may look at its error later
             future.add_done_callback(lambda late: late.cancelled() or late.exception())
     return future.done()

@@ -29,10 +29,8 @@ from sparktxlog.model.tables.table import Column, TableDefinition, Tables
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
-from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.foundation import SLICE, Foundation
 
-#: Tables of a list that are described before the event loop does other work.
-SLICE = 64
 _DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 

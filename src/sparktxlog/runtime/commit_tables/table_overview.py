@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -14,12 +13,10 @@ from sparktxlog.runtime.commit_tables.commit_placer import CommitPlacer
 from sparktxlog.runtime.commit_tables.reader_tables import ReaderTables
 from sparktxlog.runtime.commit_tables.table_fetcher import TableFetcher, TableTransfer
 from sparktxlog.runtime.commit_tables.table_recounts import TableRecounts
-from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.foundation import Foundation, in_slices
 
 #: Most tables that a status lists, which is asked for often.
 _MOST_LISTED = 100
-#: Tables that are looked at before the event loop does other work.
-SLICE = 64
 
 
 class TableOverview:
@@ -105,10 +102,8 @@ class TableOverview:
         """Return the same, some tables at a time: there may be 10,000, and others wait."""
         found: list[CommitTableLine] = []
         tables, failures = list(self._all()), self._placer.failures()
-        for first in range(0, len(tables), SLICE):
-            for table in tables[first : first + SLICE]:
-                found.append(self._line(table, self._state_of(table, failures), failures))
-            await asyncio.sleep(0)
+        async for some in in_slices(tables):
+            found += (self._line(one, self._state_of(one, failures), failures) for one in some)
         return found
 
     def _all(self) -> Iterator[CommitTable]:

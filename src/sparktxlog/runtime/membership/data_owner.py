@@ -21,13 +21,17 @@ from sparktxlog.files.durability import storing
 from sparktxlog.runtime.leaving_fork.leftover_log import find_remains, journal_lost
 from sparktxlog.storage.interfaces import JournalState, PutValue
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
-from sparktxlog.storage.journal.sqlite_schema import APPLICATION_ID, read_named_value
+from sparktxlog.storage.journal.sqlite_schema import (
+    APPLICATION_ID,
+    SCHEMA_VERSION,
+    read_named_value,
+)
 
 _OWNER = "owner"
 #: The journal of commits before version 1; or the id of its application, in its first bytes.
 _OLDER, _OLDER_ID, _ID_AT = "front.sqlite", b"TXLG", 68
-#: Or the format that it had under the present id.
-_OLDER_FORMAT, _FORMAT_AT = 1, 60
+#: Where its format is.
+_FORMAT_AT = 60
 #: Ids of the nodes that founded the log.
 _FOUNDERS = "founders"
 #: Their addresses then, until the nodes decide upon some: else a copy of a log looks like the log.
@@ -108,7 +112,7 @@ def check_data_dir(config: NodeConfig) -> None:
 def _is_older(begins: bytes) -> bool:
     owner, version = begins[_ID_AT:], int.from_bytes(begins[_FORMAT_AT : _FORMAT_AT + 4])
     ours = owner == APPLICATION_ID.to_bytes(4)
-    return owner == _OLDER_ID or (ours and version == _OLDER_FORMAT)
+    return owner == _OLDER_ID or (ours and version < SCHEMA_VERSION)
 
 
 def _begins(journal: Path) -> bytes:

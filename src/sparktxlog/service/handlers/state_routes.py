@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -35,7 +34,7 @@ from sparktxlog.model.ids import (
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_kind import TableDescription
 from sparktxlog.model.transactions.receipt import Receipt
-from sparktxlog.runtime.commit_tables.table_descriptions import SLICE
+from sparktxlog.runtime.foundation import in_slices
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
@@ -103,10 +102,7 @@ class StateRoutes(RouteHandlers):
     ) -> bytes:
         await self._node.reach(after, timeout)
         found = await self._node.descriptions.all(_full_name(after_name), limit)
-        pieces = []
-        for first in range(0, len(found), SLICE):
-            pieces.append(_encode(found[first : first + SLICE])[1:-1])
-            await asyncio.sleep(0)
+        pieces = [_encode(some)[1:-1] async for some in in_slices(found)]
         await self._durable(max((one.position for one in found), default=0))
         return _array(pieces)
 

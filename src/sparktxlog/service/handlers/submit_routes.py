@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -81,13 +81,6 @@ _T = TypeVar("_T")
 _AsThen: TypeAlias = Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest]
 
 
-class _Options(TypedDict):
-    level: Level
-    sites: int
-    timeout: float
-    first_wins: bool
-
-
 class Waiting(NamedTuple):
     """What a submit waits for."""
 
@@ -97,16 +90,6 @@ class Waiting(NamedTuple):
     timeout: float
     #: Whatever the log has under its ids counts.
     first_wins: bool
-
-    @property
-    def options(self) -> _Options:
-        """All of it, as `Node.submit` takes it."""
-        return {
-            "level": self.level,
-            "sites": self.sites,
-            "timeout": self.timeout,
-            "first_wins": self.first_wins,
-        }
 
 
 _NO_QUERY: Mapping[str, str] = {}
@@ -204,13 +187,13 @@ class SubmitRoutes(RouteHandlers):
                     error, unseen.transaction_id, waiting, lambda tables: unseen, commits
                 )
         if commits:
-            receipt = await self._node.several_commits.commit(prepared, **waiting.options)
+            receipt = await self._node.several_commits.commit(prepared, **waiting._asdict())
             return self._told_single(receipt, rows=prepared.carried)
         is_nothing = not prepared.operations and given_id is None
         if is_nothing and prepared.condition is None and not prepared.participants:
             return json_response(Receipt.of_nothing(waiting.level))
         try:
-            receipt = await self._node.submit(prepared, **waiting.options)
+            receipt = await self._node.submit(prepared, **waiting._asdict())
         except IdTakenError as error:
             if as_then is None or error.fields["position"] is None:
                 raise
@@ -347,7 +330,7 @@ class SubmitRoutes(RouteHandlers):
         self._check_owned(manifest.staged_files)
         if stale is not None:
             return await self._refused(stale, manifest, waiting, partial(check, payload))
-        receipt = await self._node.submit_run(payload, manifest, **waiting.options)
+        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         self._named(manifest.staged_files)
         return self._told(receipt, rows=_rows_of(manifest))
 
@@ -406,7 +389,7 @@ class SubmitRoutes(RouteHandlers):
             return await self.commit(found, text, waiting, as_then)
         manifest, payload = found
         check_writes(lambda: (table,))
-        receipt = await self._node.submit_run(payload, manifest, **waiting.options)
+        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
         return self._told(receipt, ids=ids, rows=_rows_of(manifest))
 

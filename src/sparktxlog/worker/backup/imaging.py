@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 
-from sparktxlog.attic.attic import OF_LAKE, Attic, Kind
+from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.delta.live_files import needed_files
 from sparktxlog.delta.log_files import TablePlace, files_of_log
 from sparktxlog.errors import CorruptLogError, DivergedError, NotAppliedError, StorageError
@@ -48,7 +48,7 @@ from sparktxlog.worker.backup.originals import (
     TableFiles,
     VersionGoneError,
 )
-from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
+from sparktxlog.worker.lakes.lake_places import attic_of, bucket_at, is_in_bucket
 from sparktxlog.worker.replica.state import ReplicaState, applied_state, read_state
 
 #: Most attempts, each with a newer batch, when files vanish.
@@ -172,9 +172,7 @@ def _drops_in(lake: str | Path) -> set[str]:
     """Return the ids of all entries of the attic with dropped tables."""
     if isinstance(lake, Path):
         return {entry.id for entry in Attic.of_lake(lake).entries(Kind.DROPPED)}
-    found = (one.key.removeprefix(f"{OF_LAKE}/") for one in bucket_at(lake).list(OF_LAKE))
-    ids = {key.partition("/")[0] for key in found}
-    return {one for one in ids if one.startswith(f"{Kind.DROPPED.value}-")}
+    return {one for one in attic_of(lake).ids() if one.startswith(f"{Kind.DROPPED.value}-")}
 
 
 class _Backup:

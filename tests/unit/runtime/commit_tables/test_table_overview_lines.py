@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from sparktxlog.model.tables.commit_table import CommitTable, CommitTables
-from sparktxlog.runtime.commit_tables.table_overview import SLICE, TableOverview
+from sparktxlog.runtime.commit_tables.table_overview import TableOverview
+from sparktxlog.runtime.foundation import SLICE
 
 MANY = 1_000
 

@@ -16,7 +16,8 @@ from sparktxlog.model.tables.commit_table import CommitTable, CommitTables
 from sparktxlog.model.tables.table import Column, TableDefinition, Tables
 from sparktxlog.model.transactions.conditions import TableWrites
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
-from sparktxlog.runtime.commit_tables.table_descriptions import SLICE, TableDescriptions
+from sparktxlog.runtime.commit_tables.table_descriptions import TableDescriptions
+from sparktxlog.runtime.foundation import SLICE
 from sparktxlog.service.handlers.state_routes import StateRoutes
 
 COLUMNS = (Column(name="id", type="bigint"), Column(name="v", type="string"))
