@@ -23,6 +23,7 @@ from sparktxlog.errors import (
     StoreUnavailableError,
     TransportError,
 )
+from sparktxlog.files.last_use import LastUse
 from sparktxlog.files.stores.store import Found
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.payloads.bucket_expiry import upkeep_of
@@ -244,7 +245,7 @@ def test_files_that_no_transaction_names_go_once_they_are_old(store: PayloadStor
     assert upkeep.remove_unnamed(journal, 0, -60) == 0, "its submit may be under way"
     assert isinstance(store, (BucketPayloads, LocalPayloadStore))
     for one in (store, store.here) if isinstance(store, BucketPayloads) else (store,):
-        one.last_use.forget(OWNER)
+        one.last_use = LastUse()  # it was verified long ago
     assert upkeep.remove_unnamed(journal, 0, 3_600, given_up=[OWNER]) == 1
     assert not store.has(file)
 
@@ -307,7 +308,7 @@ def test_an_object_is_not_removed_between_a_look_at_it_and_its_submit(
     store, content = bucket_of(request, tmp_path), parquet_bytes()
     file, removed = staged_of(NAME, content), list[int]()
     store.fetch(file, lambda offset: [content[offset:]])
-    store.last_use.forget(OWNER)  # it was compared long ago
+    store.last_use = LastUse()  # it was compared long ago
     upkeep = threading.Thread(
         target=lambda: removed.append(upkeep_of(store).remove_unnamed(TemporaryJournal(), 0, -60))
     )

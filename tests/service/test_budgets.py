@@ -21,6 +21,7 @@ from tests.service.test_metrics import samples
 from tests.support.delta_writer import API, path_of
 from tests.support.storage_samples import staged_of
 
+from sparktxlog.files.last_use import LastUse
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.dashboard import dashboard_routes
@@ -322,7 +323,7 @@ def test_what_a_token_uploads_and_no_transaction_names_has_a_quota_and_expires(
             assert sweep(node.base.journal, 0, 3_600.0, given_up=given_up) == 0, (
                 "a submit may be under way for so long"
             )
-            node.payloads.last_use.forget(first)
+            node.payloads.last_use = LastUse()
             assert sweep(node.base.journal, 0, 3_600.0, given_up=given_up) == 1
             assert not (node.payloads.root / first).exists()
             assert len(list((node.payloads.root / ".incoming").iterdir())) == 4
