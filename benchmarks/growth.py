@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cluster import Cluster
 from benchmarks.peers.etcd import Etcd
@@ -112,30 +113,40 @@ def _figure(kind: str, at: int, quantity: str, peer: str, values: Sequence[float
 
 def _batches(peer: Peer, kind: str, at: int, total: int, batch: int = BATCH) -> list[Figure]:
     """Return CPU and rate of batches, several times."""
-    cpu, rate = [], []
-    for _ in range(_TURNS):
-        os.sync()
-        spent = peer.measured(lambda: peer.batches(total, batch))
-        cpu.append(1e3 * (spent.servers + spent.client) / (total / 1_000))
-        rate.append(total / spent.seconds)
+    return _of_batches(peer, kind, at, [_batch_turn(peer, total, batch) for _ in range(_TURNS)])
+
+
+def _batch_turn(peer: Peer, total: int, batch: int = BATCH) -> tuple[float, float]:
+    """Return the CPU of 1,000 transactions, ms, and how many there are in a second."""
+    os.sync()
+    spent = peer.measured(lambda: peer.batches(total, batch))
+    return 1e3 * (spent.servers + spent.client) / (total / 1_000), total / spent.seconds
+
+
+def _of_batches(
+    peer: Peer, kind: str, at: int, turns: Sequence[tuple[float, float]]
+) -> list[Figure]:
+    cpu, rate = zip(*turns, strict=True)
     return [
         _figure(kind, at, "CPU of servers and client for 1,000 transactions, ms", peer.name, cpu),
         _figure(kind, at, "transactions, tx/s", peer.name, rate),
     ]
 
 
-def _timed(peer: Peer, number: int, times: list[float]) -> None:
-    times += peer.lone(number, 0)
-
-
 def _lone(peer: Peer, kind: str, at: int, number: int) -> list[Figure]:
     """Return CPU and time of lone transactions, several times."""
-    cpu, p50 = [], []
-    for _ in range(_TURNS):
-        times: list[float] = []
-        spent = peer.measured(partial(_timed, peer, number, times))
-        cpu.append(1e3 * spent.servers / number)
-        p50.append(1e3 * statistics.median(times))
+    return _of_lone(peer, kind, at, [_lone_turn(peer, number) for _ in range(_TURNS)])
+
+
+def _lone_turn(peer: Peer, number: int) -> tuple[float, float]:
+    """Return the servers' CPU of a lone transaction, and its p50, ms."""
+    times: list[float] = []
+    spent = peer.measured(lambda: times.extend(peer.lone(number, 0)))
+    return 1e3 * spent.servers / number, 1e3 * statistics.median(times)
+
+
+def _of_lone(peer: Peer, kind: str, at: int, turns: Sequence[tuple[float, float]]) -> list[Figure]:
+    cpu, p50 = zip(*turns, strict=True)
     return [
         _figure(kind, at, "CPU of the servers for a lone transaction, ms", peer.name, cpu),
         _figure(kind, at, "lone transaction, p50, ms", peer.name, p50),
@@ -164,21 +175,41 @@ def log(short: bool, largest: int = 1_000_000) -> list[Figure]:
 
 
 def tables(short: bool) -> list[Figure]:
-    """Create tables, tenfold and tenfold; measure a lone transaction and batches to one of them."""
-    found: list[Figure] = []
-    with _ours() as peer, Client(next(iter(peer.cluster.urls.values())), timeout=300) as client:
-        made = 2
-        for number in (10, 100) if short else (10, 100, 1_000, 10_000):
-            while made < number:
-                with client.transaction() as transaction:
-                    for one in range(made, min(made + _CREATED, number)):
-                        transaction.create_table(f"other_{one}", {"id": "bigint", "v": "string"})
-                made = min(made + _CREATED, number)
-            peer.settle()
-            peer.lone(5, 0)
-            found += _points(_lone, peer, "tables", number, 5 if short else 40)
-            found += _points(_batches, peer, "tables", number, 6_000 if short else 60_000)
-    return found
+    """Measure clusters with more and more tables in turn: lone transactions, batches to one table.
+
+    What one cluster takes later is not what it takes first, whatever tables it has: its log grew.
+    """
+    numbers = (10, 100) if short else (10, 100, 1_000, 10_000)
+    lone, total = (5, 6_000) if short else (40, 60_000)
+    with ExitStack() as stack:
+        peers = {number: stack.enter_context(_ours()) for number in numbers}
+        for number, peer in peers.items():
+            _create_tables(peer, number)
+            _filled(peer, _WHOLE)
+        turns = {number: (list[Any](), list[Any]()) for number in numbers}
+        for _ in range(_TURNS):
+            for number, peer in peers.items():
+                peer.lone(5, 0)
+                turns[number][0].append(_lone_turn(peer, lone))
+                turns[number][1].append(_batch_turn(peer, total))
+        return [
+            figure
+            for number, peer in peers.items()
+            for figure in (
+                *_of_lone(peer, "tables", number, turns[number][0]),
+                *_of_batches(peer, "tables", number, turns[number][1]),
+            )
+        ]
+
+
+def _create_tables(peer: Ours, number: int) -> None:
+    """Create tables until there are so many."""
+    with Client(next(iter(peer.cluster.urls.values())), timeout=300) as client:
+        for made in range(2, number, _CREATED):
+            with client.transaction() as transaction:
+                for one in range(made, min(made + _CREATED, number)):
+                    transaction.create_table(f"other_{one}", {"id": "bigint", "v": "string"})
+    peer.settle()
 
 
 def nodes(short: bool) -> list[Figure]:
