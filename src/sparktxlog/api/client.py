@@ -62,7 +62,7 @@ from sparktxlog.model.ids import (
 )
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition, VersionedTable
-from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.transactions.operation import LONGEST_RUN, OperationKind
 from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         session: str | None = None,
         level: str | None = None,
         timeout: float | None = None,
-        run_transactions: int = 1000,
+        run_transactions: int = LONGEST_RUN,
         connections: int = 2,
         rollback: Rollback = "session",
     ) -> BatchReceipt:
@@ -400,7 +400,8 @@ class Client(LogClient, Commits[Rows, Columns]):
             session: See `transaction`.
             level: Instead of the client's.
             timeout: Seconds for each run.
-            run_transactions: Transactions in one request, to 8,192.
+            run_transactions: Most transactions in one request, to 8,192: the fewer requests, the
+                cheaper each transaction is.  A run is ordered, or refused, as a whole.
             connections: Requests at a time.  With more than one, the order of runs may differ from
                 that of `rows`, so kinds other than `append` use only one.
             rollback: See `transaction`; a run is withdrawn as a whole.
