@@ -107,6 +107,43 @@ class MissingDependencyError(TxLogError, code="missing-dependency"):
     """An optional library is not installed: the hint is the command that installs it."""
 
 
+#: Library that an extra installs → the extra.
+EXTRAS = {
+    "delta": "spark",
+    "deltalake": "node",
+    "fastapi": "node",
+    "httptools": "node",
+    "jinja2": "node",
+    "obstore": "s3",
+    "pandas": "spark",
+    "prometheus_client": "node",
+    "pyspark": "spark",
+    "rich": "node",
+    "starlette": "node",
+    "structlog": "node",
+    "typer": "node",
+    "uvicorn": "node",
+    "uvloop": "node",
+}
+
+
+def missing_extra(what: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """Return the error that names the command for a library of an extra; None = it is of none.
+
+    Args:
+        what: What needs the library, such as `sparktxlog.connect`.
+    """
+    library = (error.name or "").partition(".")[0]
+    if (extra := EXTRAS.get(library)) is None:
+        return None
+    return MissingDependencyError(
+        f"{what} needs {library}, which is not installed",
+        hint=f"Run: pip install 'sparktxlog[{extra}]'",
+        library=library,
+        extra=extra,
+    )
+
+
 class ProtocolError(TxLogError, code="protocol"):
     """The sync protocol was broken, here or by a peer."""
 
