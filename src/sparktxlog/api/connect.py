@@ -22,6 +22,7 @@ from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import WRITER_SETTINGS
 from sparktxlog.api.staging.shared_store import Staging, staging_place
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
 from sparktxlog.api.writing.operations import Commits, Isolation
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
@@ -100,6 +101,7 @@ def connect(
     own = Session(session or str(uuid.uuid4()), rollback)
     link = Nodes(url, token=token, ca_file=ca_file)
     _check_before(apply, spark, link)
+    warn_of_untested(spark)
     home, info = link.choose()
     check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
