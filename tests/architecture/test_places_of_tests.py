@@ -76,7 +76,6 @@ ELSEWHERE = {
     "cli/doctor/ways.py": "unit/cli/test_doctor.py",
     "cli/drill/drill_command.py": "service/test_live_drill.py",
     "cli/example.py": "unit/cli/test_command_line.py",
-    "cli/serve.py": "unit/cli/test_command_line.py",
     "codec/containers/payload.py": "unit/codec/test_golden.py",
     "codec/delta_catalog/catalog_answers.py": _CATALOG,
     "codec/delta_catalog/catalog_requests.py": _CATALOG,
@@ -256,7 +255,7 @@ def test_every_unit_test_is_named_after_a_module() -> None:
         place = path.relative_to(UNIT)
         stem, folder = path.stem.removeprefix("test_"), PACKAGE / place.parent
         names = {entry.stem for entry in folder.glob("*") if entry.stem != "__init__"}
-        if place.parts[0] not in ("benchmarks", "examples", "verification") and not any(
+        if place.parts[0] not in ("benchmarks", "examples", "tools", "verification") and not any(
             stem == name or stem.startswith(f"{name}_") for name in names
         ):
             found.add(str(place))
