@@ -44,10 +44,13 @@ PEERS := $(VENV)/bench-peers
 # Builds the documentation as a site.
 SITE := $(VENV)/site
 
+# Twine, which checks what `make release` builds.
+RELEASE := $(VENV)/release
+
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs site release clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -152,6 +155,15 @@ $(SITE)/.installed: $(STAMP) constraints-site.txt
 
 site: $(SITE)/.installed ## Build the documentation as a site, into site/; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
+$(RELEASE)/.installed: $(STAMP) constraints-release.txt
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP_THERE) --require-hashes --no-deps --requirement constraints-release.txt
+	@touch $@
+
+release: $(RELEASE)/.installed ## Build wheel, source, image and chart into dist/, and check them on each Python; uploads nothing
+	@SPARKTXLOG_TWINE=$(RELEASE)/bin/twine $(BIN)/python -m tools.release $(RELEASE_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m tests.verification.simulation --seeds $(SEEDS) $(SIM_ARGS)
