@@ -112,7 +112,7 @@ def test_the_quickstart_runs_twice_as_it_stands(
             runpy.run_path(str(script), run_name="__main__")
             said = capsys.readouterr().out
         # All are upserts: the second run leaves one row of each key, too; each site shows both.
-        assert len(re.findall(r"\|\s*1\|\s*ada\|\s*25\.0\|", said)) == 2, said
+        assert len(re.findall(r"\|\s*1\|\s*ada\|\s*10\.0\|", said)) == 2, said
         assert len(re.findall(r"\|\s*2\|\s*bob\|\s*20\.0\|", said)) == 2
         assert "equal: True" in said
         for number in (0, 1):

@@ -64,6 +64,6 @@ def test_it_is_what_the_package_asks_for() -> None:
         assert f'"Programming Language :: Python :: {major}.{minor}"' in text
     assert f"{major}.{last + 1}" not in text
     (major, first), (_, last) = TESTED["Spark"]
-    assert f'"pyspark>={major}.{first},<{major}.{last + 1}"' in text
+    assert f'"pyspark>={major}.{first},<={major}.{last}.' in text
     delta = cast("str", delta_package("4.2")).rpartition(":")[2]
     assert untested([("Delta", delta)]) == ""

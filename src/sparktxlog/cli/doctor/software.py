@@ -164,6 +164,7 @@ def meets(found: str, wanted: str) -> bool:
         one = have[: len(limit)]
         if not {
             "==": one == limit,
+            "<=": one <= limit,
             ">=": have >= limit,
             "<": have < limit,
         }[part.rstrip("0123456789. ")]:
