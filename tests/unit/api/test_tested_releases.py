@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.architecture.source_tree import ROOT
@@ -65,5 +65,5 @@ def test_it_is_what_the_package_asks_for() -> None:
     assert f"{major}.{last + 1}" not in text
     (major, first), (_, last) = TESTED["Spark"]
     assert f'"pyspark>={major}.{first},<={major}.{last}.' in text
-    delta = cast("str", delta_package("4.2")).rpartition(":")[2]
+    delta = delta_package("4.2").rpartition(":")[2]
     assert untested([("Delta", delta)]) == ""

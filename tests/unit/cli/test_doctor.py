@@ -81,7 +81,7 @@ def test_releases_are_compared_with_those_that_are_wanted(
         "optional-dependencies"
     ]
     asked = [f'{text}; extra == "spark"' for text in extras["spark"]]
-    monkeypatch.setattr(software.metadata, "requires", lambda _: asked)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: asked)
     there = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6", "pandas": "2.3.3"}
     monkeypatch.setattr(software, "_installed", (there | {name: release}).get)
     found = [one for one in software.check_packages() if one.text.startswith(name)]
