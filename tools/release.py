@@ -38,9 +38,10 @@ SMOKE = {
     "spark": "import sparktxlog as s; s.connect; s.build_session; s.register",
     "s3": "from sparktxlog.files.stores.opening import store_at; store_at('s3://lake/a')",
     "azure": "from sparktxlog.files.stores.opening import store_at; "
-    "store_at('abfss://c@account.dfs.core.windows.net/a')",
+    "store_at('abfss://lake@account.dfs.core.windows.net/a')",
     "gcs": "from sparktxlog.files.stores.opening import store_at; store_at('gs://lake/a')",
-    "otel": "from sparktxlog.tracing import tracer_provider as t",
+    "otel": "from sparktxlog.tracing import span_provider; "
+    "span_provider('a', 'b', 'http://127.0.0.1:1').shutdown()",
 }
 #: They install one library, which reaches the buckets of all three.
 BUCKETS = ("s3", "azure", "gcs")
@@ -320,6 +321,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--home", default="", metavar="URL", help="where the files of this release will be shown"
     )
+    parser.add_argument(
+        "--python", action="append", choices=PYTHONS, help="try this release only; may be repeated"
+    )
     parser.add_argument("--only-build", action="store_true", help="install nothing")
     given = parser.parse_args(arguments)
     out = given.out.absolute()
@@ -342,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.check("what they have", lambda: check_contents(sdist, wheel))
             report.check("twine check", lambda: _twine(sdist, wheel))
             if not given.only_build:
-                _check_installations(report, wheel, work)
+                _check_installations(report, wheel, work, given.python or PYTHONS)
         version = check_versions()
         report.check("chart", lambda: check_chart(out, version))
         if not given.only_build:
@@ -359,8 +363,8 @@ def _twine(*files: Path) -> str:
     return "the descriptions can be shown"
 
 
-def _check_installations(report: Report, wheel: Path, work: Path) -> None:
-    pythons = found_pythons()
+def _check_installations(report: Report, wheel: Path, work: Path, wanted: Sequence[str]) -> None:
+    pythons = {one: path for one, path in found_pythons().items() if one in wanted}
     for release, interpreter in pythons.items():
         if interpreter is None:
             report.rows.append((f"Python {release}", "left out", "there is no such interpreter"))
