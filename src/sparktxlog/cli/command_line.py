@@ -140,7 +140,9 @@ def init(
         raise typer.BadParameter("--node-id is of one node, and --sites names its sites A, B, …")
     if sites == 1:
         file = path or Path("sparktxlog.toml")
-        found, secret = [ExampleSite(node_id=node_id, port=port, path=file, store=store)], None
+        token = file.with_suffix(".token")
+        site = ExampleSite(node_id=node_id, port=port, path=file, token_file=token, store=store)
+        found, secret = [site], None
     else:
         directory = path or Path()
         found = example_sites(directory, sites, port=port, store=store)
@@ -150,7 +152,7 @@ def init(
         written = [{"written": str(s.path), "token_file": str(s.token_file)} for s in found]
         print_json(written[0] if secret is None else {"sites": written, "secret_file": str(secret)})
         return
-    files = [str(file) for site in found for file in (site.path, site.token_file)]
+    files = [*(str(site.path) for site in found), str(found[0].token_file)]
     files += [] if secret is None else [str(secret)]
     typer.echo(f"Wrote {', '.join(files[:-1])} and {files[-1]}.")
     if secret is None:
@@ -162,7 +164,7 @@ def init(
     typer.echo(f"  sparktxlog status --url {found[0].url}")
     typer.echo(
         "On machines of their own: put each site's address into its master-url and into the url of "
-        "its peers, and copy cluster.secret."
+        "its peers, and copy client.token and cluster.secret."
     )
 
 

@@ -28,6 +28,8 @@ class ExampleSite:
     port: int
     #: Its configuration.
     path: Path
+    #: The file of the token that its clients show.
+    token_file: Path
     #: Prefix in a bucket for tables and staged files; None = they lie below data-dir.
     store: str | None = None
 
@@ -36,19 +38,16 @@ class ExampleSite:
         """Its address, for clients and peers."""
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def token_file(self) -> Path:
-        """The file of the token that its clients show."""
-        return self.path.with_suffix(".token")
-
 
 def example_sites(
     directory: Path, count: int, *, port: int, store: str | None = None
 ) -> list[ExampleSite]:
     """Return sites A, B, … with ports that follow each other.
 
+    They share one client token: commands such as `verify --compare` show all sites the same.
+
     Args:
-        directory: Gets `site-a.toml`, `site-b.toml`, …
+        directory: Gets `site-a.toml`, `site-b.toml`, … and `client.token`.
         store: Prefix in a bucket; each site has its own one below it.
 
     Raises:
@@ -66,6 +65,7 @@ def example_sites(
             node_id=name,
             port=port + number,
             path=directory / f"site-{name.lower()}.toml",
+            token_file=directory / "client.token",
             store=None if store is None else f"{store.rstrip('/')}/site-{name.lower()}",
         )
         for number, name in enumerate(string.ascii_uppercase[:count])

@@ -119,6 +119,15 @@ def test_the_quickstart_runs_twice_as_it_stands(
             status = NodeApi(f"http://127.0.0.1:{port + number}").get("/v1/status")
             assert status["position"] == 3 * run
             assert {replica["verdict"] for replica in status["replicas"]} == {"IN_SYNC"}
+    compared = subprocess.run(
+        [*_cli("sparktxlog verify --compare"), "--url", f"http://127.0.0.1:{port}"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "A and B: up to position 6" in compared.stdout and "not asked" not in compared.stdout
 
 
 def test_the_quickstart_is_short() -> None:

@@ -482,14 +482,16 @@ def test_init_writes_sites_that_find_each_other(
     assert len({config.data_dir for config in configs}) == 3
     assert len({config.cluster_secret for config in configs}) == 1
     assert len(configs[0].cluster_secret or "") > 40
-    assert len({config.client_token for config in configs}) == 3
+    # `verify --compare` and `status --all` show every site the token of the first.
+    assert len({config.client_token for config in configs}) == 1
+    assert len(configs[0].client_token or "") > 40
     assert stat.S_IMODE(Path("cluster.secret").stat().st_mode) == 0o600
     before = Path("cluster.secret").read_text()
     assert invoke(monkeypatch, "init", "--sites", "2") == 6
     assert "site-a.toml exists already" in capsys.readouterr().err
     assert configs[0].master_url in Path("site-a.toml").read_text()
     assert invoke(monkeypatch, "init", "--sites", "2", "--force", "--json") == 0
-    sites = [{"written": f"site-{n}.toml", "token_file": f"site-{n}.token"} for n in "ab"]
+    sites = [{"written": f"site-{n}.toml", "token_file": "client.token"} for n in "ab"]
     written = json.loads(capsys.readouterr().out)
     assert written == {"sites": sites, "secret_file": "cluster.secret"}
     assert Path("cluster.secret").read_text() == before, "nodes that run share it"
