@@ -47,6 +47,7 @@ QUESTIONS = (
     "/v1/epochs",
     "/v1/epochs/history",
     "/v1/worker/segments?wait=60",
+    "/v1/worker/commits?upto=1",
     "/v1/worker/tables",
     "/v1/worker/plan",
 )

@@ -151,7 +151,8 @@ class Node:
         self.judged = self._submits.judged
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
         self.published, self.segments = self.log.published, self.log.segments
-        self.queue, self.maintain = self.log.queue, self.log.maintain
+        self.commits, self.queue = self.log.commits, self.log.queue
+        self.maintain = self.log.maintain
         self.accept_report, self.take_recount = reports.accept_report, reports.take_recount
         self.order_copy, self.take_transfer = reports.order_copy, reports.take_transfer
         self.signatures, self.snapshot = reports.signatures, reports.snapshot

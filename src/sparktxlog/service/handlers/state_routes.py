@@ -54,6 +54,7 @@ class StateRoutes(RouteHandlers):
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
+        self.commits = node.commits
         self.state_files = node.state_files.begin
         self.commit_tables = node.catalog.overview.listed
         self.check_commit_table = node.catalog.recounts.check

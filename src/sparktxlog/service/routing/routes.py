@@ -64,7 +64,7 @@ from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription
-from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import OrderedVersions, TableVersions
 from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.protocol.messages.posts import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
@@ -464,6 +464,17 @@ _WORKERS = (
         _APPLIED,
         _POLL,
         _PIECES,
+    ),
+    get(
+        "/v1/worker/commits",
+        "commits",
+        "Versions of commit tables, where the log ordered them, and what became of the tables",
+        OrderedVersions,
+        _BEHIND,
+        whole("upto", "Up to this position.", required=True),
+        whole(
+            "limit", "Versions, about; those of one position stay together.", 500, low=1, high=1000
+        ),
     ),
     get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH, *_PAGE),
     get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
