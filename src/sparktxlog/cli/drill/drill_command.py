@@ -31,10 +31,20 @@ def drill(
             help="Also restore the newest image of this directory, or URL, aside.",
         ),
     ] = None,
+    feed: Annotated[
+        str | None,
+        typer.Option(
+            "--feed",
+            metavar="FEED",
+            help="Also restore the end of this feed, a directory or URL, aside.",
+        ),
+    ] = None,
     with_spark: Annotated[
         bool,
         typer.Option(
-            "--spark/--no-spark", help="With --backup: count the image's rows, with Spark."
+            "--spark/--no-spark",
+            help="Use Spark: with --backup to count the image's rows, with --feed to restore its "
+            "tables, and not only to compare digests.",
         ),
     ] = True,
     report: Annotated[
@@ -55,11 +65,15 @@ def drill(
 
     All nodes are asked what would be lost if each site were lost now, who would go on, where its
     writers would go and where its tables could be copied from; with --backup the newest image is
-    restored into a scratch directory, and its rows are counted.
+    restored into a scratch directory, and its rows are counted, with --feed the end of a feed is.
 
     Exit code 0: nothing would be lost; 3, as `survival`: something would be.
     """
-    from sparktxlog.cli.drill.live_drill import rehearse_restore, run_live
+    from sparktxlog.cli.drill.live_drill import (
+        rehearse_feed_end,
+        rehearse_restore,
+        run_live,
+    )
 
     begun = monotonic()
     done = run_live(url)
@@ -69,6 +83,11 @@ def drill(
 
         image, run = rehearse_image(images, with_spark=with_spark)
         done.rehearsals.append(rehearse_restore(done.position, image, info["kept_after"], run))
+    if feed is not None:
+        from sparktxlog.cli.commands.feed_commands import rehearse_feed
+
+        said, restore = rehearse_feed(feed, with_spark=with_spark)
+        done.rehearsals.append(rehearse_feed_end(done.position, said, restore))
     done.seconds = monotonic() - begun
     if report is not None:
         typer.echo(f"Report: {done.write(report)}", err=True)

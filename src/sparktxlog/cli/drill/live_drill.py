@@ -151,3 +151,24 @@ def rehearse_restore(
         pause_s={"restore": round(seconds, 2)},
         problems=problems,
     )
+
+
+def rehearse_feed_end(
+    position: int, feed: Mapping[str, Any], run: Callable[[], tuple[float, Any]]
+) -> Rehearsal:
+    """Return what became of the end of a feed.
+
+    Args:
+        position: End of the queue.
+        feed: `position`, its end; `lag_s`, how late it is; `what` is done.
+        run: Does it; returns seconds, and table → signatures that differ.
+    """
+    seconds, wrong = run()
+    behind = max(0, position - int(feed["position"]))
+    return Rehearsal(
+        name="restore of the feed",
+        what=f"The feed up to position {feed['position']:,} was {feed['what']}; it is {behind:,} "
+        f"transactions behind, which are lost only if all sites are, and {feed['lag_s']:g} s late.",
+        pause_s={"restore": round(seconds, 2)},
+        problems=[f"table {name}: {a} recorded, {b} counted" for name, (a, b) in wrong.items()],
+    )

@@ -1,0 +1,291 @@
+"""Row tables at a position, on an empty host: an image, then the log of the feed.
+
+    image → lake → pages → files of some segments, staged → one batch of the ordinary applier → …
+
+The applier does what a site's worker does, in larger batches: nobody compares sites here.  Each
+batch is journaled in the lake, so a restore that was killed goes on there; and a lake that stands
+at a position goes on to a later one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparktxlog.codec.run_chain import RunEnd
+from sparktxlog.errors import (
+    ApplyError,
+    DivergedError,
+    ForeignLogError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from sparktxlog.files.fetch import Progress
+from sparktxlog.model.ids import LARGEST
+from sparktxlog.storage.interfaces import Segment
+from sparktxlog.worker.apply.cutting import Cut
+from sparktxlog.worker.apply.worker_session import applier_session
+from sparktxlog.worker.backup.restoring import check_room, restore_replica
+from sparktxlog.worker.feed.feed_points import FeedRoute
+from sparktxlog.worker.feed.feed_store import FeedStore
+from sparktxlog.worker.feed.shipped_files import fetch_files
+from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
+from sparktxlog.worker.replica.batch_watch import BatchWatch
+from sparktxlog.worker.replica.bucket_replica import MARKER, open_replica
+from sparktxlog.worker.replica.driver_lock import lock_by_driver
+from sparktxlog.worker.replica.local_replica import Replica
+from sparktxlog.worker.replica.source import LogTail, NodeInfo
+from sparktxlog.worker.replica.state import (
+    RESTORING,
+    STATE_DIRECTORY,
+    ReplicaState,
+    read_state,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: What a batch has at most, unless its only segment has more.
+_SEGMENTS, _POSITIONS, _BYTES = 2_000, 300_000, 4 << 30
+#: Below the worker's own directory: files of the batch under way.
+_STAGED = "feed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRestored:
+    """What a restore did."""
+
+    state: ReplicaState
+    #: Transactions that were replayed, and in how many batches.
+    transactions: int = 0
+    batches: int = 0
+
+
+def restore_rows(
+    spark: SparkSession,
+    feed: FeedStore,
+    route: FeedRoute,
+    lake: str | Path,
+    *,
+    force_clean: bool = False,
+    tell: Progress = lambda done, total: None,
+    replayed: Callable[[int, int], None] = lambda position, end: None,
+) -> FeedRestored:
+    """Make the row tables of a position in a new lake, or bring a restored one there.
+
+    Args:
+        force_clean: Remove what an interrupted restore of an image left.
+        tell: As in `restore_replica`, for the image.
+        replayed: Called after each batch with its end and the end of the restore.
+
+    Raises:
+        InvalidRequestError: The lake is that of a site, stands after the position, or is not empty
+            (definite).
+        DivergedError: The feed does not continue the lake (definite).
+        CorruptLogError: A page, or a file that one names, is missing or damaged.  The lake stands
+            at an earlier position, at which its tables are whole.
+        TxLogError: As `restore_replica`, and as a worker that cannot apply a batch.
+    """
+    state = _restored_before(feed, route, lake)
+    if state is None:
+        check_room(lake, force_clean=force_clean)
+        if route.image is not None:
+            restore_replica(feed.images, route.image, lake, force_clean=force_clean, tell=tell)
+    with (
+        tempfile.TemporaryDirectory(prefix="sparktxlog-restore-") as here,
+        closing(open_replica(lake, here)) as directory,
+    ):
+        directory.on_close(lock_by_driver(spark, directory.own / "lock.driver"))
+        staged = directory.own / _STAGED
+        info = NodeInfo(
+            node_id="",
+            log_id=feed.identity().log_id,
+            payload_root=str(staged),
+            lake_root=str(lake),
+            signature_interval=LARGEST,
+        )
+        replica = Replica(applier_session(spark), directory, info, BatchWatch())
+        replay = _Replay(feed, route.target, replica, staged)
+        try:
+            while replica.state.position < route.target.position:
+                replay.batch()
+                replayed(replica.state.position, route.target.position)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return FeedRestored(
+        state=replica.state, transactions=replay.transactions, batches=replay.batches
+    )
+
+
+def check_target(feed: FeedStore, route: FeedRoute, lake: str | Path, *, force_clean: bool) -> bool:
+    """Return whether a lake would go on that was restored before; errors as `restore_rows`."""
+    if _restored_before(feed, route, lake) is not None:
+        return True
+    check_room(lake, force_clean=force_clean)
+    return False
+
+
+def _restored_before(feed: FeedStore, route: FeedRoute, lake: str | Path) -> ReplicaState | None:
+    """Return the state of a lake from which the replay goes on, None = there is none."""
+    found = read_state(lake)
+    if found is None or _is_broken_off(lake):
+        return None
+    if found.node_id:
+        raise InvalidRequestError(
+            f"the lake {lake} is that of site {found.node_id!r}",
+            hint="Restore into a new lake; nothing of a site is ever overwritten.",
+            path=str(lake),
+        )
+    log_id = feed.identity().log_id
+    if found.log_id not in ("", log_id):
+        raise ForeignLogError(
+            f"the lake {lake} is of the log {found.log_id!r}, the feed of {log_id!r}",
+            hint="Restore into a new lake.",
+            path=str(lake),
+        )
+    applied = found.pending.last if found.pending is not None else found.position
+    if applied > route.target.position:
+        begun = "has begun a batch up to" if found.pending is not None else "stands at"
+        raise InvalidRequestError(
+            f"the lake {lake} {begun} position {applied:,}, which is after "
+            f"{route.target.position:,}",
+            hint="Restore into a new lake.",
+            position=route.target.position,
+            applied=applied,
+        )
+    return found
+
+
+def _is_broken_off(lake: str | Path) -> bool:
+    """Return whether an image was not written to its end here."""
+    if is_in_bucket(lake):
+        return bucket_at(str(lake)).find(MARKER) is not None
+    return (Path(lake) / STATE_DIRECTORY / RESTORING).exists()
+
+
+class _Replay:
+    """The pages after a replica's position, a batch at a time.
+
+    Args:
+        staged: Directory in which the files of a batch are staged.
+    """
+
+    def __init__(self, feed: FeedStore, target: RunEnd, replica: Replica, staged: Path) -> None:
+        self._feed, self._target, self._replica, self._staged = feed, target, replica, staged
+        self._segments = self._ahead()
+        #: The segment that comes next, and those of the batch that was applied last.
+        self._kept: Segment | None = None
+        self.transactions = 0
+        self.batches = 0
+
+    def batch(self) -> None:
+        """Apply the next batch; errors as `restore_rows`."""
+        before = self._replica.state.position
+        segments = self._window()
+        tail = LogTail(
+            position=segments[-1].last,
+            log_id=self._feed.identity().log_id,
+            epoch=segments[-1].epoch,
+            segments=tuple(segments),
+        )
+        if segments[-1].last > self._target.position:
+            tail = tail.cut_at(_cut_of(self._target))
+        while self._replica.state.position < tail.position:
+            self._apply(tail)
+            rest = [one for one in tail.segments if one.last > self._replica.state.position]
+            tail = replace(tail, segments=tuple(rest))
+        self.transactions += self._replica.state.position - before
+        shutil.rmtree(self._staged, ignore_errors=True)
+
+    def _apply(self, tail: LogTail) -> None:
+        state = self._replica.state
+        if tail.segments[0].first <= state.position:
+            # Nodes cut segments in other places: the replica stands inside of one.
+            here = Cut(position=state.position, chain_hash=state.chain_hash, epoch=state.epoch)
+            self._replica.state = replace(state, cut=here)
+        try:
+            self._replica.apply_batch(tail)
+        except DivergedError:
+            raise
+        except ApplyError:
+            # As a worker: a table that fails again stands still, and the others go on.
+            self._replica.apply_batch(tail)
+        self.batches += 1
+
+    def _window(self) -> list[Segment]:
+        """Return the segments of the next batch, whose files are staged then."""
+        found, size_bytes = list[Segment](), 0
+        while (segment := self._next()) is not None:
+            size_bytes += segment.files_bytes
+            follows = not found or segment.first == found[-1].last + 1
+            too_long = found and (
+                len(found) == _SEGMENTS
+                or size_bytes > _BYTES
+                or segment.last - found[0].first >= _POSITIONS
+            )
+            if not follows or too_long:
+                self._kept = segment
+                break
+            found.append(segment)
+        if not found:
+            position = self._replica.state.position
+            raise NotFoundError(
+                f"the feed in {self._feed.url} has a hole after position {position:,}, and does "
+                f"not lead to {self._target.position:,}",
+                hint="`sparktxlog feed verify` names all holes.  Restore to that position, or from "
+                "a later image.",
+                position=position,
+            )
+        files = {
+            file.path: (file, self._staged / file.path, effect.first)
+            for segment in found
+            for effect in segment.effects
+            for file in effect.files
+            if effect.first <= self._target.position
+        }
+        self._staged.mkdir(parents=True, exist_ok=True)
+        fetch_files(self._feed, list(files.values()))
+        return found
+
+    def _next(self) -> Segment | None:
+        kept, self._kept = self._kept, None
+        return kept if kept is not None else next(self._segments, None)
+
+    def _ahead(self) -> Iterator[Segment]:
+        """Yield the segments after the replica's position, up to the target.
+
+        Raises:
+            DivergedError: They do not continue the replica (definite).
+        """
+        state = self._replica.state
+        begun = state.position == 0
+        position = state.position
+        for page in self._feed.pages(position):
+            if not begun:
+                here = page.from_hash if page.first == position + 1 else ""
+                end = page.end_at(position)
+                if state.chain_hash != (here or (end.chain_hash if end is not None else "")):
+                    raise DivergedError(
+                        f"the feed in {self._feed.url} has another chain hash at position "
+                        f"{position:,} than the lake",
+                        hint="The lake is of another history of the log: restore into a new one.",
+                        position=position,
+                    )
+                begun = True
+            for segment in page.segments:
+                if segment.first > self._target.position:
+                    return
+                if segment.last > position:
+                    yield segment
+                    position = segment.last
+            if page.last >= self._target.position:
+                return
+
+
+def _cut_of(end: RunEnd) -> Cut:
+    return Cut(position=end.position, chain_hash=end.chain_hash, epoch=end.epoch)
