@@ -36,7 +36,7 @@ from sparktxlog.cli.printing import Columns, print_json, print_table, progress_b
 from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
-    from sparktxlog.worker.feed.feed_commits import TableAt
+    from sparktxlog.worker.feed.feed_commits import CommitTableAt
     from sparktxlog.worker.feed.feed_points import FeedRoute
     from sparktxlog.worker.feed.feed_store import FeedStore
     from sparktxlog.worker.feed.shipping import FeedProgress
@@ -255,42 +255,63 @@ def restore_feed(
     Needs no node.  Repeat it after a kill: it goes on.  Exit code 4 if the rows of a table do not
     match its signature, or a table stands still.
     """
-    from sparktxlog.worker.feed.feed_commits import check_absent, commit_tables_at, restore_commits
+    from sparktxlog.worker.feed.feed_commits import check_absent, commit_tables_at
     from sparktxlog.worker.feed.feed_points import route_to, target_of
-    from sparktxlog.worker.feed.feed_restoring import check_target, restore_rows
+    from sparktxlog.worker.feed.feed_restoring import check_target
     from sparktxlog.worker.feed.feed_store import FeedStore
 
     store, target = FeedStore(place), place_of_lake(lake)
     route = route_to(store, target_of(store, at), image)
     goes_on = check_target(store, route, target, force_clean=force_clean)
-    tables = Path() if commit_tables is None else commit_tables.absolute()
-    if commit_tables is not None:
+    tables = None if commit_tables is None else commit_tables.absolute()
+    if tables is not None:
         check_absent(tables)
     if dry_run:
-        at_position = commit_tables_at(store, route) if commit_tables is not None else []
+        at_position = [] if tables is None else commit_tables_at(store, route)
         print_plan(as_json, *_plan(store, route, target, goes_on, at_position))
         return
+    result = {"feed": store.url, "lake": str(target), "went_on": goes_on} | _restored(
+        store, route, target, tables, force_clean=force_clean, verify=verify
+    )
+    if as_json:
+        print_json(result)
+    else:
+        _tell_restored(result)
+    differs = result["differing"] or result["stand_still"]
+    end(ExitCode.DIVERGED if differs else ExitCode.IN_SYNC)
+
+
+def _restored(
+    store: FeedStore,
+    route: FeedRoute,
+    lake: str | Path,
+    tables: Path | None,
+    *,
+    force_clean: bool,
+    verify: bool,
+) -> dict[str, Any]:
+    """Restore with a Spark of its own; return what came of it."""
+    from sparktxlog.worker.feed.feed_commits import restore_commits
+    from sparktxlog.worker.feed.feed_restoring import restore_rows
+
     require_spark()
     begun = time.monotonic()
-    with local_spark("restore", [target] if isinstance(target, str) else []) as spark:
+    with local_spark("restore", [lake] if isinstance(lake, str) else []) as spark:
         from sparktxlog.worker.verify.verify import recount_tables
 
         with progress_bar("writing the image") as tell:
             done = restore_rows(
-                spark, store, route, target, force_clean=force_clean, tell=tell, replayed=_replayed
+                spark, store, route, lake, force_clean=force_clean, tell=tell, replayed=_replayed
             )
         restored_s = round(time.monotonic() - begun, 3)
-        wrong = recount_tables(spark, target) if verify and done.state.position else {}
-    made = restore_commits(store, route, tables) if commit_tables is not None else []
+        wrong = recount_tables(spark, lake) if verify and done.state.position else {}
+    made = [] if tables is None else restore_commits(store, route, tables)
     state = done.state
-    result = {
-        "feed": store.url,
+    return {
         "log_id": state.log_id,
         "position": state.position,
         "chain_hash": state.chain_hash,
-        "lake": str(target),
         "image": None if route.image is None else route.image.name,
-        "went_on": goes_on,
         "transactions": done.transactions,
         "batches": done.batches,
         "seconds": restored_s,
@@ -302,13 +323,8 @@ def restore_feed(
         "differing": wrong,
         "stand_still": state.diverged,
         "commit_tables": {one.place: {"uuid": one.uuid, "version": one.version} for one in made},
-        "adopt": _adoptions(state, target, made, tables),
+        "adopt": _adoptions(state, lake, made, tables or Path()),
     }
-    if as_json:
-        print_json(result)
-    else:
-        _tell_restored(result)
-    end(ExitCode.DIVERGED if wrong or state.diverged else ExitCode.IN_SYNC)
 
 
 def _replayed(position: int, last: int) -> None:
@@ -320,7 +336,7 @@ def _plan(
     route: FeedRoute,
     lake: str | Path,
     goes_on: bool,
-    tables: list[TableAt],
+    tables: list[CommitTableAt],
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what a restore would do, as a document and in sentences."""
     image = None if route.image is None else route.image.name
@@ -351,7 +367,7 @@ def _plan(
 
 
 def _adoptions(
-    state: ReplicaState, lake: str | Path, made: list[TableAt], tables: Path
+    state: ReplicaState, lake: str | Path, made: list[CommitTableAt], tables: Path
 ) -> list[str]:
     """Return the commands by which a new cluster takes the tables."""
     found = []

@@ -34,7 +34,7 @@ _LATER_US = 600_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class TableAt:
+class CommitTableAt:
     """A commit table at the position."""
 
     uuid: str
@@ -52,7 +52,7 @@ class TableAt:
         return self.name or self.uuid
 
 
-def commit_tables_at(feed: FeedStore, route: FeedRoute) -> list[TableAt]:
+def commit_tables_at(feed: FeedStore, route: FeedRoute) -> list[CommitTableAt]:
     """Return the commit tables at a position, dropped ones not, by UUID.
 
     Raises:
@@ -62,7 +62,7 @@ def commit_tables_at(feed: FeedStore, route: FeedRoute) -> list[TableAt]:
     image, target, end = route.image, route.target.position, route.begins_after
     of_image: dict[str, ImageCommitTable] = {} if image is None else image.commit_tables
     found = {
-        uuid: TableAt(uuid=uuid, name=one.name, version=one.version)
+        uuid: CommitTableAt(uuid=uuid, name=one.name, version=one.version)
         for uuid, one in of_image.items()
     }
     #: UUID → the first version that is ordered after the position.
@@ -76,11 +76,11 @@ def commit_tables_at(feed: FeedStore, route: FeedRoute) -> list[TableAt]:
             if version.position > target:
                 later.setdefault(version.uuid, version.version)
             elif version.position > route.begins_after:
-                table = found.setdefault(version.uuid, TableAt(uuid=version.uuid))
+                table = found.setdefault(version.uuid, CommitTableAt(uuid=version.uuid))
                 table.versions.append(version)
         for named in page.tables:
             if route.begins_after < named.position <= target:
-                table = found.setdefault(named.uuid, TableAt(uuid=named.uuid))
+                table = found.setdefault(named.uuid, CommitTableAt(uuid=named.uuid))
                 table.name, table.is_dropped = named.name, named.is_dropped
             elif named.position > target and named.uuid in found:
                 found[named.uuid].name = found[named.uuid].name or named.name
@@ -117,7 +117,7 @@ def _readable(feed: FeedStore, route: FeedRoute) -> Iterator[FeedPage]:
         end = page.last
 
 
-def _check_whole(feed: FeedStore, table: TableAt, image: ImageCommitTable | None) -> None:
+def _check_whole(feed: FeedStore, table: CommitTableAt, image: ImageCommitTable | None) -> None:
     """Refuse a table of which a version is neither in the image nor in the feed."""
     known = -1 if image is None else image.version
     for version in table.versions:
@@ -132,7 +132,7 @@ def _check_whole(feed: FeedStore, table: TableAt, image: ImageCommitTable | None
         known = max(known, version.version)
 
 
-def restore_commits(feed: FeedStore, route: FeedRoute, target: Path) -> list[TableAt]:
+def restore_commits(feed: FeedStore, route: FeedRoute, target: Path) -> list[CommitTableAt]:
     """Write the commit tables of a position into a new directory, as plain Delta tables.
 
     Each gets its name, `schema.table`, or its UUID if the name is not known.  The directory appears
@@ -185,7 +185,7 @@ def check_absent(target: Path) -> None:
         )
 
 
-def _part_of(image: Image, tables: list[TableAt]) -> Image:
+def _part_of(image: Image, tables: list[CommitTableAt]) -> Image:
     """Return an image with its commit tables up to their versions at the position."""
     kept = dict[str, ImageCommitTable]()
     for table in tables:
