@@ -1,4 +1,4 @@
-"""How late a feed is under load, what it takes, and how long a restore from it takes.
+"""How late a feed is under load, what it takes (V69), and how long a restore from it takes (V70).
 
 One node gets batches of 1,000 one-row appends at a steady rate; `sparktxlog feed` follows it in a
 process of its own.  Then the log is filled as fast as it goes, the node ends, and Spark makes its

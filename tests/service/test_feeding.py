@@ -129,6 +129,9 @@ def test_a_feed_has_what_the_node_published(tmp_path: Path, place: FeedStore) ->
             assert [page.last for page in place.pages(0)][-1] == last
             with pytest.raises(UnreachableError):
                 await once(place, NOWHERE)
+            # One that follows is started again by its supervisor, if no node ever answered.
+            with pytest.raises(UnreachableError):
+                await asyncio.to_thread(feed, place, [NOWHERE, NOWHERE], threading.Event())
 
     asyncio.run(main())
 

@@ -256,8 +256,8 @@ def restore_feed(
     match its signature, or a table stands still.
     """
     from sparktxlog.worker.feed.feed_commits import check_absent, commit_tables_at
+    from sparktxlog.worker.feed.feed_lakes import check_target
     from sparktxlog.worker.feed.feed_points import route_to, target_of
-    from sparktxlog.worker.feed.feed_restoring import check_target
     from sparktxlog.worker.feed.feed_store import FeedStore
 
     store, target = FeedStore(place), place_of_lake(lake)

@@ -21,8 +21,6 @@ from sparktxlog.codec.run_chain import RunEnd
 from sparktxlog.errors import (
     ApplyError,
     DivergedError,
-    ForeignLogError,
-    InvalidRequestError,
     NotFoundError,
 )
 from sparktxlog.files.fetch import Progress
@@ -31,20 +29,17 @@ from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.backup.restoring import check_room, restore_replica
+from sparktxlog.worker.feed.feed_lakes import restored_before
 from sparktxlog.worker.feed.feed_points import FeedRoute
 from sparktxlog.worker.feed.feed_store import FeedStore
 from sparktxlog.worker.feed.shipped_files import fetch_files
-from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 from sparktxlog.worker.replica.batch_watch import BatchWatch
-from sparktxlog.worker.replica.bucket_replica import MARKER, open_replica
+from sparktxlog.worker.replica.bucket_replica import open_replica
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.local_replica import Replica
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 from sparktxlog.worker.replica.state import (
-    RESTORING,
-    STATE_DIRECTORY,
     ReplicaState,
-    read_state,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +86,7 @@ def restore_rows(
             at an earlier position, at which its tables are whole.
         TxLogError: As `restore_replica`, and as a worker that cannot apply a batch.
     """
-    state = _restored_before(feed, route, lake)
+    state = restored_before(feed, route, lake)
     if state is None:
         check_room(lake, force_clean=force_clean)
         if route.image is not None:
@@ -120,52 +115,6 @@ def restore_rows(
     return FeedRestored(
         state=replica.state, transactions=replay.transactions, batches=replay.batches
     )
-
-
-def check_target(feed: FeedStore, route: FeedRoute, lake: str | Path, *, force_clean: bool) -> bool:
-    """Return whether a lake would go on that was restored before; errors as `restore_rows`."""
-    if _restored_before(feed, route, lake) is not None:
-        return True
-    check_room(lake, force_clean=force_clean)
-    return False
-
-
-def _restored_before(feed: FeedStore, route: FeedRoute, lake: str | Path) -> ReplicaState | None:
-    """Return the state of a lake from which the replay goes on, None = there is none."""
-    found = read_state(lake)
-    if found is None or _is_broken_off(lake):
-        return None
-    if found.node_id:
-        raise InvalidRequestError(
-            f"the lake {lake} is that of site {found.node_id!r}",
-            hint="Restore into a new lake; nothing of a site is ever overwritten.",
-            path=str(lake),
-        )
-    log_id = feed.identity().log_id
-    if found.log_id not in ("", log_id):
-        raise ForeignLogError(
-            f"the lake {lake} is of the log {found.log_id!r}, the feed of {log_id!r}",
-            hint="Restore into a new lake.",
-            path=str(lake),
-        )
-    applied = found.pending.last if found.pending is not None else found.position
-    if applied > route.target.position:
-        begun = "has begun a batch up to" if found.pending is not None else "stands at"
-        raise InvalidRequestError(
-            f"the lake {lake} {begun} position {applied:,}, which is after "
-            f"{route.target.position:,}",
-            hint="Restore into a new lake.",
-            position=route.target.position,
-            applied=applied,
-        )
-    return found
-
-
-def _is_broken_off(lake: str | Path) -> bool:
-    """Return whether an image was not written to its end here."""
-    if is_in_bucket(lake):
-        return bucket_at(str(lake)).find(MARKER) is not None
-    return (Path(lake) / STATE_DIRECTORY / RESTORING).exists()
 
 
 class _Replay:

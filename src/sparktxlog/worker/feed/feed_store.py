@@ -17,7 +17,9 @@ from __future__ import annotations
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,6 +58,8 @@ _IDENTITY, _SEEN, _LOG, _CONTENTS, _IMAGES = "feed.json", "seen.json", "log", "c
 _PAGE_NAME = re.compile(r"([0-9]{20})\.json")
 #: What may be there before a feed begins.
 _BEFORE = (f"{_IMAGES}/", LOCK_NAME)
+#: Pages that are read at the same time.
+_AHEAD = 8
 #: A feed waits for the proof of a bucket that is new to it.
 _PROOF: dict[str, Any] = {"racers": 4, "races": 1}
 
@@ -101,6 +105,8 @@ class FeedStore:
             self.store: Store = bucket_at(str(place), "feed")
         else:
             self.store = DiskStore(Path(local_path(str(place), "feed")).absolute())
+        #: It never changes.
+        self._identity: FeedIdentity | None = None
 
     @property
     def url(self) -> str:
@@ -121,14 +127,15 @@ class FeedStore:
             NotFoundError: There is no feed (definite).
             CorruptLogError: That cannot be read.
         """
-        found = self._known(_IDENTITY, FeedIdentity)
-        if found is None:
+        if self._identity is None:
+            self._identity = self._known(_IDENTITY, FeedIdentity)
+        if self._identity is None:
             raise NotFoundError(
                 f"there is no feed in {self.url}",
-                hint="`sparktxlog feed run --to` makes one.",
+                hint="`sparktxlog feed --to PLACE` makes one.",
                 path=self.url,
             )
-        return found
+        return self._identity
 
     def seen(self) -> Seen | None:
         """Return what was seen last; None = nothing; errors as `identity`."""
@@ -179,17 +186,27 @@ class FeedStore:
         """
         firsts = self.firsts()
         before: FeedPage | None = None
-        for first in firsts[max(bisect_right(firsts, after + 1) - 1, 0) :]:
-            page = self.page(first)
+        for page in self._read_ahead(firsts[max(bisect_right(firsts, after + 1) - 1, 0) :]):
             if page.begins_at and before is not None:
                 return  # another part
             if before is not None:
-                _check_follows(page, before, self.store.url_of(self.page_key(first)))
+                _check_follows(page, before, self.store.url_of(self.page_key(page.first)))
             elif page.first > after + 1:
                 return
             before = page
             if page.last > after:
                 yield page
+
+    def _read_ahead(self, firsts: Sequence[int]) -> Iterator[FeedPage]:
+        """Yield pages in their order, a few ahead: a bucket answers late, and there are many."""
+        ahead = deque[Future[FeedPage]]()
+        with ThreadPoolExecutor(_AHEAD, "pages") as threads:
+            for first in firsts:
+                ahead.append(threads.submit(self.page, first))
+                if len(ahead) == _AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
 
     def page_key(self, first: int) -> str:
         """Return the key of the page that begins at a position."""

@@ -86,7 +86,8 @@ def feed(
         ForeignLogError, DivergedError: The node has another log or history (definite).
         InvalidRequestError: The place is among the site's files, or not empty (definite).
         LockedError: Another process feeds there (definite).
-        TxLogError: As the node and `FeedStore`; what may be temporary is tried again unless `once`.
+        TxLogError: As the node and `FeedStore`.  What may be temporary is tried again, unless
+            `once`, or no node has answered yet: then the names may be wrong.
     """
     pause_s, failed = _PAUSE_S, 0
     done = FeedProgress(position=0, published=0, node_id="")
@@ -104,15 +105,20 @@ def feed(
                         done = shipper.done
             except (TxLogError, OSError) as error:
                 failed += 1
-                retries = isinstance(error, OSError) or error.retryable
-                is_last = not retries or stop.is_set() or (once and failed >= len(urls))
-                other = isinstance(error, PayloadStoreError) and failed < len(urls)
-                if is_last and not other:
+                gives_up = (once or not done.node_id) and failed >= len(urls)
+                if stop.is_set() or gives_up or not _may_go_on(error, len(urls) > 1):
                     raise
                 _logger.warning("the feed from %s is tried again: %s", url, error)
             if failed % len(urls) == 0:
                 stop.wait(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _may_go_on(error: TxLogError | OSError, has_others: bool) -> bool:
+    """Return whether a failure may be over when the next node is asked, or this one again."""
+    if isinstance(error, PayloadStoreError):
+        return has_others
+    return isinstance(error, OSError) or error.retryable
 
 
 class _Shipper:
