@@ -20,6 +20,7 @@ from tests.service.test_replica_routes import create, give_replica
 from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.image_lake import Lake
+from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
 
 from sparktxlog import Client
 from sparktxlog.delta.live_files import needed_files
@@ -34,6 +35,7 @@ from sparktxlog.errors import (
     StorageError,
     UnreachableError,
 )
+from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.runtime.log import published_log
 from sparktxlog.runtime.node import Node
@@ -438,6 +440,53 @@ def test_the_route_gives_whole_positions(tmp_path: Path) -> None:
             assert (await caller.ask("GET", "/v1/worker/commits"))[0] == 400
 
     asyncio.run(main())
+
+
+# -- buckets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("into", ["same bucket", "directory"])
+def test_a_site_in_a_bucket_is_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    """Staged files, inline rows and commit tables; within one bucket no bytes travel."""
+    sent = list[str]()
+    create_object = BucketStore.create
+
+    def noted(store: BucketStore, key: str, content: bytes | Path, **how: Any) -> Any:
+        if isinstance(content, Path):
+            sent.append(store.url_of(key))
+        return create_object(store, key, content, **how)
+
+    async def main(server: StoreServer) -> None:
+        at_bucket = f"s3://{BUCKET}/site"
+        settings = {
+            "payload_url": f"{at_bucket}/payloads",
+            "commit_table_url": f"{at_bucket}/tables",
+            "store_endpoint": server.endpoint,
+            "store_region": "us-east-1",
+            "store_allow_http": "true",
+            "store_credentials_file": str(server.credentials_file),
+        }
+        place = FeedStore(f"s3://{BUCKET}/feed" if into == "same bucket" else tmp_path / "feed")
+        async with cluster(tmp_path, "A", **settings) as nodes:
+            node, url = nodes["A"], nodes["A"].config.master_url
+            await create(node)
+            last = await at(node, append, 1, 2, 3)
+            monkeypatch.setattr(BucketStore, "create", noted)
+            done = await once(place, url)
+            assert done.position == last
+            found = check_feed(place)
+            assert found.damaged == [] and found.files >= 1
+            assert [one for one in sent if "/feed/contents/" in one] == []
+            for inside in ("payloads", "tables"):
+                with pytest.raises(InvalidRequestError, match="where files of the site lie"):
+                    await once(FeedStore(f"{at_bucket}/{inside}/feed"), url)
+
+    with seaweedfs(tmp_path / "state") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        asyncio.run(main(server))
 
 
 # -- commands --------------------------------------------------------------------------------------
