@@ -28,7 +28,8 @@ from sparktxlog.errors import (
 from sparktxlog.files.stores.store import Created
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.feed.feed_checks import check_feed, lag_of
-from sparktxlog.worker.feed.feed_points import route_to, target_of
+from sparktxlog.worker.feed.feed_page import ReportedSignatures
+from sparktxlog.worker.feed.feed_points import proof_of, route_to, target_of
 from sparktxlog.worker.feed.feed_store import FeedIdentity, FeedStore, Seen, content_name
 from sparktxlog.worker.feed.shipped_files import WantedFile, ship_files
 from sparktxlog.worker.lakes.payload_files import StagedOnDisk
@@ -237,6 +238,31 @@ def test_a_feed_may_have_a_hole_with_an_image_after_it(
     _image(feed, tmp_path, log, 1, "one")
     assert target_of(feed, "12").position == 12
     assert route_to(feed, target_of(feed, "15")).begins_after == 12
+
+
+def test_a_site_s_signatures_near_a_position_are_found(feed: FeedStore, log: SmallLog) -> None:
+    """They come in later pages, and count only with the chain hash of their position."""
+
+    def said(position: int, chain_hash: str) -> ReportedSignatures:
+        return ReportedSignatures(
+            node_id="A", position=position, chain_hash=chain_hash, tables={"t": f"{position}"}
+        )
+
+    with feed.writing() as writer:
+        writer.begin(IDENTITY)
+        first = log.page()
+        log.ship(writer, first)
+        at_3, at_6 = first.ends
+        reports = said(3, at_3.chain_hash), said(6, at_6.chain_hash), said(9, "00" * 32)
+        second = log.page(signatures=reports)
+        log.ship(writer, second)
+    for at, wanted in ((3, 3), (6, 6), (9, 6), (12, 6)):
+        found = proof_of(feed, target_of(feed, str(at)))
+        assert found is not None and found[0].position == found[1].position == wanted
+    with feed.writing() as writer:
+        log.ship(writer, log.page())
+    _spoil(feed, _key_of(feed, log, 1), b"torn")
+    assert proof_of(feed, first.end) is None
 
 
 # -- a torn one ------------------------------------------------------------------------------------

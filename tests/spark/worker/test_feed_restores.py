@@ -29,6 +29,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.feed import feed_restoring
+from sparktxlog.worker.feed.feed_page import page_bytes
 from sparktxlog.worker.feed.feed_points import FeedRoute, route_to, target_of
 from sparktxlog.worker.feed.feed_restoring import restore_rows
 from sparktxlog.worker.feed.feed_store import FeedStore
@@ -141,6 +142,7 @@ def test_any_position_is_restored_with_equal_signatures(
         done = restore_rows(spark, site.place, route, lake)
         _same(done.state, wanted)
         assert done.transactions == wanted.position - route.begins_after
+        assert done.proven_at == wanted.position
     whole = tmp_path / "whole"
     found = restore_rows(spark, site.place, _from_beginning(site, wanted.position), whole)
     _same(found.state, wanted)
@@ -278,6 +280,23 @@ def test_pages_that_are_missing_or_of_another_log_stop_it(
         directory.save(replace(state, chain_hash="00" * 32))
     with pytest.raises(DivergedError, match="another chain hash"):
         restore_rows(spark, torn.place, route, lake)
+
+
+def test_other_signatures_than_the_site_reported_are_named(
+    spark: SparkSession, torn: Site, tmp_path: Path
+) -> None:
+    """V66: equal to the site that is gone, and not only to itself."""
+    wanted = torn.states[0]
+    page = torn.place.page(1)
+    (said,) = (one for one in page.signatures if one.position == wanted.position)
+    assert said.tables == {name: one.signature.to_text() for name, one in wanted.tables.items()}
+    other = replace(
+        said, tables=said.tables | {"orders": wanted.tables["plain"].signature.to_text()}
+    )
+    place = Path(torn.place.store.url_of(torn.place.page_key(1)))
+    place.write_bytes(page_bytes(replace(page, signatures=(other,))))
+    with pytest.raises(DivergedError, match="table 'orders' has the signature"):
+        restore_rows(spark, torn.place, _route(torn, wanted.position), tmp_path / "lake")
 
 
 @pytest.fixture

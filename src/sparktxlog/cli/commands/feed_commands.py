@@ -320,6 +320,7 @@ def _restored(
             for name, one in sorted(state.tables.items())
         },
         "signatures": ("differ" if wrong else "equal") if verify else "not counted",
+        "proven_at": done.proven_at or None,
         "differing": wrong,
         "stand_still": state.diverged,
         "commit_tables": {one.place: {"uuid": one.uuid, "version": one.version} for one in made},
@@ -385,6 +386,8 @@ def _tell_restored(done: Mapping[str, Any]) -> None:
         f"{done['transactions']:,} transactions replayed in {done['seconds']:,} s; signatures: "
         f"{done['signatures']}."
     )
+    if done["proven_at"] is not None:
+        typer.echo(f"At position {done['proven_at']:,} they were those that the site reported.")
     print_wrong(done["differing"])
     for table, reason in done["stand_still"].items():
         typer.echo(f"table {table} stands still: {reason}")

@@ -24,6 +24,17 @@ FORMAT_VERSION = 1
 LOG_BEGINNING = "-"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedSignatures:
+    """What a site's worker reported of its row tables at the end of a batch."""
+
+    node_id: str
+    position: int
+    chain_hash: str
+    #: Table → signature, as text.
+    tables: dict[str, str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FeedPage:
     """What was published after one position and up to another one."""
@@ -48,6 +59,8 @@ class FeedPage:
     #: Of commit tables.
     versions: tuple[OrderedVersion, ...] = ()
     tables: tuple[NamedTable, ...] = ()
+    #: Reported since the page before, of positions up to its end.
+    signatures: tuple[ReportedSignatures, ...] = ()
     format_version: int = FORMAT_VERSION
 
     @cached_property

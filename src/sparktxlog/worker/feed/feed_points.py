@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sparktxlog.codec.run_chain import RunEnd
-from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError
 from sparktxlog.model.shown import time_text
 from sparktxlog.worker.backup.image import Image
-from sparktxlog.worker.feed.feed_page import LOG_BEGINNING, FeedPage
+from sparktxlog.worker.feed.feed_page import LOG_BEGINNING, FeedPage, ReportedSignatures
 from sparktxlog.worker.feed.feed_store import FeedStore, Seen
+
+#: Pages in which signatures are looked for, before and after a target's.
+_PAGES_BEFORE, _PAGES_AFTER = 60, 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,31 @@ def _last_until(page: FeedPage, limit: int) -> RunEnd | None:
             break
         found = end
     return found
+
+
+def proof_of(feed: FeedStore, target: RunEnd) -> tuple[RunEnd, ReportedSignatures] | None:
+    """Return the last position up to a target of which a page near it has a site's signatures.
+
+    A site reports a batch after it was published, so pages after the target are looked at, too.
+
+    Raises:
+        CorruptLogError: A page up to the target is missing or damaged.
+    """
+    firsts = feed.firsts()
+    here = bisect_right(firsts, target.position)
+    pages = [feed.page(first) for first in firsts[max(here - _PAGES_BEFORE, 0) : here]]
+    found = [one for page in pages for one in page.signatures]
+    with suppress(CorruptLogError):  # what is damaged after the target is not needed
+        for first in firsts[here : here + _PAGES_AFTER]:
+            found += feed.page(first).signatures
+    for one in sorted(found, key=lambda one: one.position, reverse=True):
+        ends = (page.end_at(one.position) for page in pages if page.first <= one.position)
+        end = next((end for end in ends if end is not None), None)
+        if one.position > target.position or end is None:
+            continue
+        if end.chain_hash == one.chain_hash:
+            return end, one
+    return None
 
 
 def route_to(feed: FeedStore, target: RunEnd, name: str | None = None) -> FeedRoute:

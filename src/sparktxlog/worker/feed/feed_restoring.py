@@ -30,7 +30,8 @@ from sparktxlog.worker.apply.cutting import Cut
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.backup.restoring import check_room, restore_replica
 from sparktxlog.worker.feed.feed_lakes import restored_before
-from sparktxlog.worker.feed.feed_points import FeedRoute
+from sparktxlog.worker.feed.feed_page import ReportedSignatures
+from sparktxlog.worker.feed.feed_points import FeedRoute, proof_of
 from sparktxlog.worker.feed.feed_store import FeedStore
 from sparktxlog.worker.feed.shipped_files import fetch_files
 from sparktxlog.worker.replica.batch_watch import BatchWatch
@@ -59,6 +60,8 @@ class FeedRestored:
     #: Transactions that were replayed, and in how many batches.
     transactions: int = 0
     batches: int = 0
+    #: The position at which a site's signatures were compared, 0 = the feed has none near it.
+    proven_at: int = 0
 
 
 def restore_rows(
@@ -105,16 +108,48 @@ def restore_rows(
             signature_interval=LARGEST,
         )
         replica = Replica(applier_session(spark), directory, info, BatchWatch())
-        replay = _Replay(feed, route.target, replica, staged)
+        proof, begin, batches = proof_of(feed, route.target), replica.state.position, 0
+        stops = [route.target] if proof is None else [proof[0], route.target]
+        proven_at = 0
         try:
-            while replica.state.position < route.target.position:
-                replay.batch()
-                replayed(replica.state.position, route.target.position)
+            for stop in stops:
+                replay = _Replay(feed, stop, replica, staged)
+                while replica.state.position < stop.position:
+                    replay.batch()
+                    replayed(replica.state.position, route.target.position)
+                batches += replay.batches
+                if proof is not None and proof[1].position == replica.state.position:
+                    _compare(replica.state, proof[1])
+                    proven_at = replica.state.position
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     return FeedRestored(
-        state=replica.state, transactions=replay.transactions, batches=replay.batches
+        state=replica.state,
+        transactions=replica.state.position - begin,
+        batches=batches,
+        proven_at=proven_at,
     )
+
+
+def _compare(state: ReplicaState, proof: ReportedSignatures) -> None:
+    """Compare a replica with what a site reported at its position.
+
+    Raises:
+        DivergedError: They differ.
+    """
+    if state.diverged:
+        return  # a table that stands still is named by the result
+    found = {name: table.signature.to_text() for name, table in state.tables.items()}
+    for name in sorted({*found, *proof.tables}):
+        ours, theirs = found.get(name, "no such table"), proof.tables.get(name, "no such table")
+        if ours != theirs:
+            raise DivergedError(
+                f"at position {proof.position:,} the restored table {name!r} has the signature "
+                f"{ours}, and site {proof.node_id} reported {theirs}",
+                hint="Restore from another image (--image), or to an earlier position.",
+                table=name,
+                position=proof.position,
+            )
 
 
 class _Replay:
@@ -129,12 +164,10 @@ class _Replay:
         self._segments = self._ahead()
         #: The segment that comes next, and those of the batch that was applied last.
         self._kept: Segment | None = None
-        self.transactions = 0
         self.batches = 0
 
     def batch(self) -> None:
         """Apply the next batch; errors as `restore_rows`."""
-        before = self._replica.state.position
         segments = self._window()
         tail = LogTail(
             position=segments[-1].last,
@@ -148,7 +181,6 @@ class _Replay:
             self._apply(tail)
             rest = [one for one in tail.segments if one.last > self._replica.state.position]
             tail = replace(tail, segments=tuple(rest))
-        self.transactions += self._replica.state.position - before
         shutil.rmtree(self._staged, ignore_errors=True)
 
     def _apply(self, tail: LogTail) -> None:

@@ -28,10 +28,11 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TxLogError,
 )
+from sparktxlog.model.report import ReplicaVerdict
 from sparktxlog.model.tables.table_versions import NamedTable, OrderedVersion, OrderedVersions
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.backup.image_places import check_apart
-from sparktxlog.worker.feed.feed_page import LOG_BEGINNING, FeedPage
+from sparktxlog.worker.feed.feed_page import LOG_BEGINNING, FeedPage, ReportedSignatures
 from sparktxlog.worker.feed.feed_store import FeedIdentity, FeedStore, FeedWriter, Seen
 from sparktxlog.worker.feed.shipped_files import SiteFiles, ship_files
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
@@ -46,6 +47,8 @@ _BETWEEN_S, _PAUSE_S, _LONGEST_PAUSE_S = 1.0, 1.0, 15.0
 _SEGMENTS, _POSITIONS, _BYTES = 500, 50_000, 1 << 30
 #: Runs, and versions, that are asked for at once.
 _LISTED = 1_000
+#: Reports that are asked for at once; one more or less proves nothing less.
+_REPORTS = 100
 #: Seconds that a file may take to be where the node says: a commit table is placed meanwhile.
 _PLACED_S = 30.0
 
@@ -151,6 +154,8 @@ class _Shipper:
         shown = source.document("/v1/info")
         writer.begin(FeedIdentity(log_id=info.log_id, cluster=str(shown["cluster"])))
         self._begins_at, self._end = self._where(int(shown["kept_after"]))
+        #: The position of the last report that a page has, or will not have.
+        self._reported = max(0, self._end.position - _POSITIONS)
 
     def run(self, stop: threading.Event, *, once: bool) -> FeedProgress:
         """Ship until `stop`, or what is ordered when it begins; errors as `feed`."""
@@ -251,6 +256,7 @@ class _Shipper:
             segments=segments,
             versions=versions,
             tables=tables,
+            signatures=self._signatures(last),
         )
         if problem := page.problem():
             raise DivergedError(
@@ -262,11 +268,29 @@ class _Shipper:
         size_bytes = self._ship_files(page)
         self._writer.add(page)
         self._begins_at, self._end = "", page.end
+        if page.signatures:
+            self._reported = page.signatures[-1].position
         self.done = replace(
             self.done,
             pages=self.done.pages + 1,
             transactions=self.done.transactions + page.last - page.first + 1,
             size_bytes=self.done.size_bytes + size_bytes,
+        )
+
+    def _signatures(self, last: int) -> tuple[ReportedSignatures, ...]:
+        """Return what the site's worker reported meanwhile, if it is in sync."""
+        said = self._source.document("/v1/signatures", after=self._reported, limit=_REPORTS)
+        if any(one["verdict"] != ReplicaVerdict.IN_SYNC.value for one in said["replicas"]):
+            return ()
+        return tuple(
+            ReportedSignatures(
+                node_id=said["node_id"],
+                position=one["position"],
+                chain_hash=one["chain_hash"],
+                tables=one["tables"],
+            )
+            for one in said["signatures"]
+            if one["position"] <= last
         )
 
     def _ship_files(self, page: FeedPage) -> int:
