@@ -99,7 +99,19 @@ async def expire(node: Node, monkeypatch: pytest.MonkeyPatch) -> int:
         return (await node.maintain()).pruned_to
 
 
-def test_a_feed_has_what_the_node_published(tmp_path: Path, place: FeedStore) -> None:
+def cut_off(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a node say that it hears too few others."""
+
+    def asked(source: HttpLogSource, path: str, **query: Any) -> Any:
+        answer = ask(source, path, **query)
+        return answer | {"restricted": {"waits_for": ["B"]}} if path == "/v1/info" else answer
+
+    return asked
+
+
+def test_a_feed_has_what_the_node_published(
+    tmp_path: Path, place: FeedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """V66, V67: headers, segments, and the bytes of all files; and it goes on where it ended."""
 
     async def main() -> None:
@@ -122,6 +134,14 @@ def test_a_feed_has_what_the_node_published(tmp_path: Path, place: FeedStore) ->
             assert check_feed(place).damaged == []
 
             assert (await once(place, url)).pages == 0
+            seen = place.seen()
+            assert seen is not None and seen.is_end
+            # One that cannot hear the others does not know that the feed has all.
+            with monkeypatch.context() as patched:
+                patched.setattr(HttpLogSource, "document", cut_off(HttpLogSource.document))
+                await once(place, url)
+                seen = place.seen()
+                assert seen is not None and not seen.is_end and seen.position == last
             last = await at(node, append, 4)
             # A process that begins anew, which finds a node away first.
             done = await once(FeedStore(place.url), NOWHERE, url)

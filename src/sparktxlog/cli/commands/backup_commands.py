@@ -173,7 +173,7 @@ def verify_image(
     with progress_bar("verifying") as tell:
         damaged = damaged_files(store, image, tell=tell)
     counted = recount and not damaged
-    wrong = recount_lake(root / image.name, tables_of(image)) if counted else {}
+    wrong = _recount(root / image.name, tables_of(image)) if counted else {}
     if as_json:
         print_json(_summary(image) | {"damaged": damaged} | _counted(counted, wrong))
     elif damaged:
@@ -278,7 +278,7 @@ def _write_image(
     with progress_bar("restoring") as tell:
         state = restore_replica(store, image, lake, force_clean=force_clean, tell=tell)
     restored_s = round(time.monotonic() - begun, 3)
-    wrong = recount_lake(lake) if verify else {}
+    wrong = _recount(lake) if verify else {}
     result = (
         _summary(image)
         | {
@@ -493,14 +493,13 @@ def rehearse_image(
             lake = Path(room) / "lake"
             with progress_bar("writing") as tell:
                 restore_replica(store, image, lake, tell=tell)
-            wrong = recount_lake(lake) if counts else {}
+            wrong = _recount(lake) if counts else {}
         return time.monotonic() - begun, wrong
 
     return _summary(image), run
 
 
-def recount_lake(lake: str | Path, tables: Mapping[str, ReplicaTable] | None = None) -> Wrong:
-    """Count the rows of a replica with a Spark of its own; errors as `recount_tables`."""
+def _recount(lake: str | Path, tables: Mapping[str, ReplicaTable] | None = None) -> Wrong:
     with local_spark("restore", [lake] if isinstance(lake, str) else []) as spark:
         from sparktxlog.worker.verify.verify import recount_tables
 

@@ -20,7 +20,7 @@ import typer
 
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.api.jobs.progress_lines import start_logging
-from sparktxlog.cli.commands.backup_commands import place_of_lake, print_wrong, recount_lake
+from sparktxlog.cli.commands.backup_commands import place_of_lake, print_wrong
 from sparktxlog.cli.common_options import (
     DEFAULT_URL,
     AsJson,
@@ -426,8 +426,10 @@ def rehearse_feed(
         with tempfile.TemporaryDirectory(prefix="sparktxlog-restored-") as room:
             lake = Path(room) / "lake"
             with local_spark("restore") as spark:
+                from sparktxlog.worker.verify.verify import recount_tables
+
                 restore_rows(spark, store, route, lake)
-            wrong = recount_lake(lake)
+                wrong = recount_tables(spark, lake)
         return time.monotonic() - begun, wrong
 
     said = {

@@ -163,8 +163,9 @@ def whole_until(last: FeedPage, seen: Seen | None) -> int:
     Args:
         last: Its last page.
     """
-    is_end = seen is not None and last.last == seen.position >= seen.published
-    return max(last.end.ordered_at, seen.at if seen is not None and is_end else 0)
+    if seen is None or not seen.is_end or seen.position != last.last:
+        return last.end.ordered_at
+    return max(last.end.ordered_at, seen.at)
 
 
 def _last_until(page: FeedPage, limit: int) -> RunEnd | None:

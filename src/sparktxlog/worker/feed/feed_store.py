@@ -82,6 +82,8 @@ class Seen:
     #: What the feed had then, and what the node had published.
     position: int
     published: int
+    #: The feed had all that was ordered then, and the node heard enough others to know that.
+    is_end: bool = False
 
 
 class FeedStore:

@@ -187,7 +187,12 @@ class _Shipper:
     def _say(self, published: int) -> None:
         position, node_id = self._end.position, self._info.node_id
         self.done = replace(self.done, position=position, published=published, node_id=node_id)
-        seen = Seen(at=now_us(), node_id=node_id, position=position, published=published)
+        at, is_end = now_us(), False
+        if published == position:
+            # One that is cut off does not know what the others order without it.
+            info = self._source.document("/v1/info")
+            is_end = info["position"] == position and info["restricted"] is None
+        seen = Seen(at=at, node_id=node_id, position=position, published=published, is_end=is_end)
         self._writer.note(seen)
         self._tell(self.done)
 
