@@ -204,6 +204,27 @@ def test_a_killed_restore_goes_on(
 
 
 @pytest.mark.thorough
+def test_a_batch_that_was_begun_ends_where_it_would_have(
+    spark: SparkSession, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the feed has a report inside of it by now."""
+    wanted, lake = site.states[-1], tmp_path / "lake"
+    before = site.states[-2].position
+    route = _from_beginning(site, before + 2)
+    assert before + 2 < wanted.position
+    with monkeypatch.context() as patched:
+        patched.setattr(feed_restoring, "proof_of", lambda *_: None)
+        patched.setattr(ReplicaState, "finish", _stumbled)
+        with pytest.raises(StorageError, match="after the commits"):
+            restore_rows(spark, site.place, route, lake)
+    done = restore_rows(spark, site.place, route, lake)
+    assert (done.state.position, done.proven_at) == (before + 2, 0)
+    done = restore_rows(spark, site.place, _from_beginning(site, wanted.position), lake)
+    _same(done.state, wanted)
+    assert done.proven_at == wanted.position and recount_tables(spark, lake) == {}
+
+
+@pytest.mark.thorough
 def test_a_restore_that_is_killed_in_the_image_begins_again(
     spark: SparkSession, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,8 +109,10 @@ def restore_rows(
         )
         replica = Replica(applier_session(spark), directory, info, BatchWatch())
         proof, begin, batches = proof_of(feed, route.target), replica.state.position, 0
+        pending, proven_at = replica.state.pending, 0
         stops = [route.target] if proof is None else [proof[0], route.target]
-        proven_at = 0
+        if pending is not None:  # it ends where it was begun to end
+            stops = [stop for stop in stops if stop.position >= pending.last]
         try:
             for stop in stops:
                 replay = _Replay(feed, stop, replica, staged)
