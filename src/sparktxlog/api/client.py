@@ -516,18 +516,24 @@ class Client(LogClient, Commits[Rows, Columns]):
         return found
 
     def snapshot(
-        self, position: int | None = None, *, at_least: Seen = None, timeout: float = 0.0
+        self,
+        position: int | None = None,
+        *,
+        at_least: Seen = None,
+        timeout: float = 0.0,
+        replica: str | None = None,
     ) -> dict[str, Any]:
-        """Return the table versions of the site's replica at one position.
+        """Return the table versions of a replica of the site at one position.
 
         Args:
             position: End of a batch; default: the newest.
             at_least: A position, or receipts of any site, that must be applied.
             timeout: Seconds to wait for it.
+            replica: Name of the replica; default: the most current one with all tables.
 
         Raises:
             NotAppliedError: Not applied there in time (definite).
-            NotFoundError: No batch ended at `position` (definite).
+            NotFoundError: No batch ended at `position`, or no such replica (definite).
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
@@ -538,6 +544,7 @@ class Client(LogClient, Commits[Rows, Columns]):
                 position=position,
                 at_least=wanted.position,
                 log_id=wanted.log_id,
+                replica=replica,
                 timeout_s=timeout or None,
                 waits=timeout > 0,
             )

@@ -17,6 +17,7 @@ from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.restore_point import RESTORE_POINTS as POINTS_TABLE
 from sparktxlog.model.restore_point import points_in
+from sparktxlog.model.status_words import replica_of
 
 #: One row for each node with a place, as the asked node sees it; `is_asked`: that node itself.
 #: `reason`: why there is no link.  `position`: end of its synchronized queue, as far as known.
@@ -34,14 +35,15 @@ MASTERS = (
     "pushes_dropped: bigint"
 )
 
-#: One row for each replica's worker.  `behind`: published transactions that it has not applied.
+#: One row for each replica's worker.  `name`: of the replica at its site.  `only`: patterns of the
+#: row tables that it holds, empty = all.  `behind`: published transactions that it has not applied.
 #: `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
 #: `silent`: it follows the log, did not end, and is not heard.  `error`: why it stands still, or
 #: ended; empty = it does neither.
 WORKERS = (
-    "worker_id: string, node_id: string, position: bigint, behind: bigint, chain_hash: string, "
-    "verdict: string, reason: string, alive: boolean, silent: boolean, error: string, "
-    "age_s: double, engine: string, tables: bigint"
+    "worker_id: string, node_id: string, name: string, only: array<string>, position: bigint, "
+    "behind: bigint, chain_hash: string, verdict: string, reason: string, alive: boolean, "
+    "silent: boolean, error: string, age_s: double, engine: string, tables: bigint"
 )
 
 #: One row for each table of each replica.  `position`: applied position of the signature.
@@ -51,7 +53,8 @@ WORKERS = (
 #: `others`: the signatures there.  `convicted`: most sites say that this one is wrong.
 #: `transactions`: what wrote to the table after `equal_to` and up to `position`, the first 20.
 SIGNATURES = (
-    "node_id: string, worker_id: string, position: bigint, table: string, version: bigint, "
+    "node_id: string, worker_id: string, name: string, position: bigint, table: string, "
+    "version: bigint, "
     "signature: string, schema: string, diverged: string, difference: struct<equal_to: bigint, "
     "position: bigint, signature: string, others: map<string, string>, convicted: boolean, "
     "sentence: string, transactions: array<struct<position: bigint, transaction_id: string, "
@@ -208,7 +211,7 @@ def signatures_rows(status: Json, differences: Sequence[Json]) -> list[dict[str,
             **_known(replica, SIGNATURES),
             "table": name,
             **_known(table, SIGNATURES),
-            "difference": differing.get((replica["node_id"], name)),
+            "difference": differing.get((replica_of(replica), name)),
         }
         for replica in status.get("replicas", ())
         for name, table in (replica.get("tables") or {}).items()

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
+from sparktxlog.model.replicas import MAIN, replica_id
 from sparktxlog.model.status_words import (
     awaited_text,
+    replica_of,
     restricted_text,
     synchronous_text,
     uncompared_text,
     upgrade_text,
     verdict_text,
+    worker_of,
 )
 from sparktxlog.model.values import split_urls
 
@@ -329,22 +333,45 @@ def rows_until(status: _Facts) -> int:
     return published if until is None else min(int(until), published)
 
 
-def furthest_lines(status: _Facts) -> dict[str, _Facts]:
-    """Return each site with data and its furthest replica's line; empty = no worker reported."""
+def site_lines(status: _Facts) -> dict[str, list[_Facts]]:
+    """Return each site with data and the lines of its replicas; none = no worker reported."""
     if status.get("phase") == "WITNESS":
         return {}  # it hears of no replicas
     roster = status.get("roster") or []
     seats = [one for one in roster if one.get("member", True) and not one.get("witness")]
-    found: dict[str, _Facts] = {one["id"]: {} for one in seats}
-    lines = [one for one in status.get("replicas") or [] if one.get("node_id")]
-    for line in sorted(lines, key=lambda one: int(one.get("position") or 0)):
-        found[line["node_id"]] = line
+    found: dict[str, list[_Facts]] = {one["id"]: [] for one in seats}
+    for line in status.get("replicas") or []:
+        if line.get("node_id"):
+            found.setdefault(line["node_id"], []).append(line)
     return dict(sorted(found.items()))
 
 
+def furthest_lines(status: _Facts) -> dict[str, _Facts]:
+    """Return each site with data and the line that says how far it is; empty = no worker reported.
+
+    It is that of its furthest replica with all tables; if each has a set of tables, of the least
+    one.
+    """
+    found: dict[str, _Facts] = {}
+    for site, lines in site_lines(status).items():
+        by_position = sorted(lines, key=lambda one: int(one.get("position") or 0))
+        whole = [line for line in by_position if not line.get("only")]
+        found[site] = whole[-1] if whole else by_position[0] if by_position else {}
+    return found
+
+
 def judge_sites(status: _Facts) -> dict[str, Judgement]:
-    """Return the verdict on each site with data, as far as the asked node knows it."""
-    return {site: _judge_site(status, site, line) for site, line in furthest_lines(status).items()}
+    """Return the verdict on each site with data, as far as the asked node knows it.
+
+    It is the worst of the verdicts on its replicas.
+    """
+    found: dict[str, Judgement] = {}
+    for site, lines in site_lines(status).items():
+        furthest = furthest_lines({**status, "replicas": lines})[site]
+        others = [line for line in lines if line is not furthest]
+        judged = [_judge_site(status, site, line) for line in (furthest, *others)]
+        found[site] = max(judged, key=lambda one: (_STATES.index(one.state), _rank(one.severity)))
+    return found
 
 
 def judge_replica(status: _Facts, line: _Facts) -> Judgement:
@@ -361,10 +388,10 @@ def replica_lines(status: _Facts) -> list[dict[str, Any]]:
         return []
     lines = [dict(line) for line in status.get("replicas") or []]
     known = {line.get("node_id") for line in lines}
-    absent = {"worker_id": "", "position": 0}
+    absent = {"worker_id": "", "name": MAIN, "only": [], "position": 0}
     lines += [absent | {"node_id": site} for site in furthest_lines(status) if site not in known]
     found = []
-    for line in sorted(lines, key=lambda one: str(one.get("node_id"))):
+    for line in sorted(lines, key=replica_of):  # the main one of a site first
         verdict, has = judge_replica(status, line), int(line.get("position") or 0)
         behind = int(status.get("published") or 0) - has if has < rows_until(status) else 0
         said = {"state": verdict.word, "code": verdict.code, "text": verdict.text}
@@ -408,7 +435,7 @@ def _differs(_: _Facts, site: str, line: _Facts) -> Judgement | None:
     elif line.get("contested"):
         code, way_out = "contested", f"{_COMPARE}  `sparktxlog verify` recounts the rows there."
         verdict = verdict.removeprefix("IN_SYNC, ")
-    text = f"Site {site}, worker {line.get('worker_id')}: {verdict}"
+    text = f"Site {site}, worker {worker_of(line)}: {verdict}"
     return _site(site, _differing(code, f"{text}: {reason}" if reason else text, way_out))
 
 
@@ -447,12 +474,12 @@ def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | N
 
 
 def _worker_wrong(status: _Facts, site: str, line: _Facts) -> Judgement | None:
-    name, error = f"Worker {line.get('worker_id')} of site {site}", line.get("error")
+    name, error = f"Worker {worker_of(line)} of site {site}", line.get("error")
     if line.get("silent"):
         age = line.get("age_s")
         text = f"{name} has been silent" + (f" for {age:,.1f} s" if age is not None else "")
         text += " and did not end" + (f"; its last error: {error}" if error else "")
-        return _site(site, _warning("worker-silent", text, _start(status, site)))
+        return _site(site, _warning("worker-silent", text, _start(status, site, line)))
     if error:
         way_out = "`sparktxlog doctor` on its machine finds missing JARs, Java and space."
         return _site(site, _warning("worker-fails", f"{name} fails: {error}", way_out))
@@ -477,15 +504,17 @@ def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
     has, until = int(line.get("position") or 0), rows_until(status)
     end = status.get("position")
     if line.get("verdict") == "AHEAD" and end is not None and has > int(end):
-        text = f"Site {site} is at position {has:,}, and the log of this node ends at {end:,}"
+        text = (
+            f"{_where(site, line)} is at position {has:,}, and the log of this node ends at {end:,}"
+        )
         return _site(site, _note("ahead", f"{text}: it is not compared yet", _BY_ITSELF, lags=True))
     if has >= until:
         return None
     published = int(status.get("published") or 0)
-    text = f"Site {site} is at position {has:,} of {published:,}"
+    text = f"{_where(site, line)} is at position {has:,} of {published:,}"
     if line.get("needs_copy"):
         text += ", and the log begins after that: it needs a copy"
-        way_out = _command(status, site, "catch-up")
+        way_out = _command(status, site, f"catch-up{_of(line)}")
         return _site(site, _warning("needs-copy", text, f"Run {way_out}."))
     if line.get("plan") == "stop":
         text += f", and its worker must stop: {line.get('plan_reason') or 'it says no reason'}"
@@ -496,7 +525,7 @@ def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
     if line.get("alive"):
         return _site(site, _note("behind", f"{text}, and its worker runs", _BY_ITSELF, lags=True))
     text += ", and its worker does not run at the moment"
-    return _site(site, _note("worker-ended", text, _start(status, site), lags=True))
+    return _site(site, _note("worker-ended", text, _start(status, site, line), lags=True))
 
 
 def _commit_tables_missing(status: _Facts, site: str, _: _Facts) -> Judgement | None:
@@ -511,8 +540,20 @@ def _commit_tables_missing(status: _Facts, site: str, _: _Facts) -> Judgement | 
     return _site(site, _note("commit-tables-behind", text, way_out, lags=True))
 
 
-def _start(status: _Facts, site: str) -> str:
-    return f"Start one: {_command(status, site, 'apply --follow')}."
+def _start(status: _Facts, site: str, line: _Facts = MappingProxyType({})) -> str:
+    return f"Start one: {_command(status, site, f'apply --follow{_of(line)}')}."
+
+
+def _of(line: _Facts) -> str:
+    """Return the options that say which replica of its site a command is for."""
+    name = line.get("name") or MAIN
+    return "" if name == MAIN else f" --name {name} --lake {line.get('lake') or 'ITS-LAKE'}"
+
+
+def _where(site: str, line: _Facts) -> str:
+    """Return the subject of a sentence: the site, or one of its replicas."""
+    name = line.get("name") or MAIN
+    return f"Site {site}" if name == MAIN else f"Replica {replica_id(site, name)}"
 
 
 def _command(status: _Facts, site: str, command: str) -> str:

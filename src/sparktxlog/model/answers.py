@@ -361,8 +361,9 @@ class DifferingTransaction(TypedDict):
 
 
 class Difference(TypedDict):
-    """A table in which a site's replica differs from others."""
+    """A table in which a replica differs from others."""
 
+    #: The replica, as `model.replicas` names it: a site's main one has the name of the site.
     site: str
     table: str
     #: Last position at which it was equal to another site, 0 = not known; and the first one at
@@ -438,6 +439,11 @@ class ReplicaLine(TypedDict):
 
     worker_id: str
     node_id: str
+    #: Name of the replica at its site, and patterns of the row tables that it holds; none = all.
+    name: str
+    only: list[str]
+    #: Root of its tables; of the asked node's own replicas with a name.
+    lake: NotRequired[str]
     position: int
     chain_hash: str
     verdict: str
@@ -705,8 +711,11 @@ class PositionAnswer(TypedDict):
 
 
 class SnapshotAnswer(TypedDict):
-    """Table versions of the site's replica at one position."""
+    """Table versions of a replica of the site at one position."""
 
+    #: Its name, and those of others that could be shown instead, the most current one first.
+    replica: str
+    others: list[str]
     position: int
     chain_hash: str
     tables: dict[str, ListedTable]
@@ -729,6 +738,7 @@ class ComparedReplica(TypedDict):
     """A replica of this site, and how it compares with the others."""
 
     worker_id: str
+    name: str
     position: int
     verdict: str
 

@@ -106,8 +106,10 @@ class Node:
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         lake = lake_of(base.config, base.metrics)
-        self.all_replicas = AllReplicas(base, self.core, self.log, self.replicas, transfers, lake)
         self.donor = Donor(base, self.replicas, throttle, lake)
+        self.all_replicas = AllReplicas(
+            base, self.core, self.log, self.replicas, transfers, self.donor, lake
+        )
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared

@@ -284,6 +284,7 @@ class Membership(GreetingNode):
             hears=self.epochs.linked_nodes,
             data=self._own_data,
             pace=self.aside.own,
+            replicas=self._replicas.names,
             supervisor=self._base.supervisor,
         )
 

@@ -125,12 +125,13 @@ class SitesData:
         return self._looked[1]
 
     def _in_sync(self) -> dict[str, int]:
-        """Return site → position of its replica that is in sync and not contested."""
-        return {
-            line["node_id"]: int(line["position"])
-            for line in self._all_replicas.status(self._base.clock.now(), tables=False)
-            if line["verdict"] == "IN_SYNC" and not line.get("contested")
-        }
+        """Return site → furthest position of a replica with all tables that is in sync."""
+        found = dict[str, int]()
+        for line in self._all_replicas.status(self._base.clock.now(), tables=False):
+            if line["verdict"] == "IN_SYNC" and not line.get("contested") and not line["only"]:
+                site = line["node_id"]
+                found[site] = max(found.get(site, 0), int(line["position"]))
+        return found
 
     def _own_site(self, replicas: Mapping[str, int]) -> Site:
         own = str(self._base.config.node_id)

@@ -18,11 +18,25 @@ from sparktxlog.health.transaction_words import (
     sites_of,
     unseen_sentences,
 )
-from sparktxlog.health.verdicts import alarms_of, banner_of, is_diverged, judge, replica_lines
+from sparktxlog.health.verdicts import (
+    alarms_of,
+    banner_of,
+    furthest_lines,
+    is_diverged,
+    judge,
+    replica_lines,
+)
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import full_table_name, transaction_id_from_text
 from sparktxlog.model.run_search import last_runs
-from sparktxlog.model.status_words import awaited_text, batch_text, last_transfer_text, verdict_text
+from sparktxlog.model.status_words import (
+    awaited_text,
+    batch_text,
+    last_transfer_text,
+    replica_of,
+    tables_text,
+    verdict_text,
+)
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
@@ -133,13 +147,13 @@ class DashboardViews:
         }
 
     async def tables(self, status: StatusAnswer, after: str) -> View:
-        """Return row tables with version and signature at each site, and commit tables.
+        """Return row tables with version and signature of each replica, and commit tables.
 
         Args:
             status: With the tables of each replica.
             after: Tables whose names come after this one.
         """
-        replicas = _furthest(status)
+        replicas = {replica_of(line): line for line in sorted(status["replicas"], key=replica_of)}
         after = full_table_name(after).lower() if after else ""
         found = self._node.descriptions.row_tables(after, TABLES + 1)
         names = [table.name async for tables in found for table in tables]
@@ -321,11 +335,13 @@ def _links(status: StatusAnswer, sites: Sequence[View]) -> list[View]:
 
 def _replica_line(line: Mapping[str, Any]) -> View:
     names = (
-        "worker_id node_id position behind age_s alive silent error plan plan_reason needs_copy "
-        "table_count running_transfers state code text way_out"
+        "worker_id node_id name position behind age_s alive silent error plan plan_reason "
+        "needs_copy table_count running_transfers state code text way_out"
     )
     return {
         **{name: line.get(name) for name in names.split()},
+        "replica": replica_of(line),
+        "holds": tables_text(line),
         "batch": batch_text(line),
         "verdict": verdict_text(line),
         "reason": line.get("reason"),
@@ -333,22 +349,14 @@ def _replica_line(line: Mapping[str, Any]) -> View:
     }
 
 
-def _furthest(status: StatusAnswer) -> dict[str, Mapping[str, Any]]:
-    """Return site → its replica that has got furthest."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for line in sorted(status["replicas"], key=lambda one: (one["node_id"], one["position"])):
-        found[line["node_id"]] = line
-    return found
-
-
 def _cells(status: StatusAnswer, run: ListedRun, sites: Sequence[str]) -> dict[str, str]:
     """Return site → how far a run got there, one of `CELLS`."""
-    end, replicas = run["position"] + run["n"] - 1, _furthest(status)
+    end, replicas = run["position"] + run["n"] - 1, furthest_lines(status)
     peers = {peer["id"]: peer for peer in status["peers"]}
     cells = {}
     for site in sites:
         peer, replica = peers.get(site), replicas.get(site)
-        if replica is not None and replica["position"] >= end:
+        if replica and replica["position"] >= end:
             is_equal = replica["verdict"] == "IN_SYNC"
             cells[site] = "differs" if is_diverged(replica) else "equal" if is_equal else "applied"
         elif peer is None or peer["position"] >= end:

@@ -135,10 +135,20 @@ class StateRoutes(RouteHandlers):
         return {"position": await self._node.published(at_least, timeout)}
 
     async def snapshot(
-        self, position: int, at_least: int, log_id: str, timeout: float
+        self,
+        position: int,
+        at_least: int,
+        log_id: str,
+        timeout: float,
+        replica: str,
+        table: str,
     ) -> SnapshotAnswer:
         self._node.epochs.check_position(log_id, at_least)
-        return await self._node.snapshot(None if position < 0 else position, at_least, timeout)
+        at = None if position < 0 else position
+        return await self._node.snapshot(at, at_least, timeout, replica, table)
+
+    async def forget_replica(self, name: str) -> None:
+        await self._node.all_replicas.forget(name)
 
     async def probe(self, name: str) -> ProbedFile:
         root = self._node.payloads.root

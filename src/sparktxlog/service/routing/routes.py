@@ -61,6 +61,7 @@ from sparktxlog.model.answers import (
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, ReplicaSize, Transfer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import LARGEST
+from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription
@@ -171,7 +172,8 @@ _AT = whole("position", "Exactly this position; default: the latest.", -1, low=-
 _APPLIED = whole("after", "Applied position.", 0)
 _POLL = seconds("wait", "Seconds to wait for a segment.", 0.0)
 _PIECES = whole("limit", "Segments at most.", 500, low=1, high=1000)
-_WORKER = Query("worker", "Worker; default: that of the site.")
+_WORKER = Query("worker", "Worker; default: that of the site's main replica.")
+_REPLICA = Query("replica", "Name of the replica at its site.", MAIN)
 _VERBOSE = Query("verbose", "List all checks, also if they pass, and `data`.")
 _DATA = Query(
     "data",
@@ -411,6 +413,8 @@ _QUESTIONS = (
         _AT_LEAST,
         _LOG_ID,
         _WAIT,
+        Query("replica", "Name of the replica; default: the most current one.", ""),
+        Query("table", "It must hold this table; default: all tables, if one does.", ""),
     ),
     get(
         "/v1/probe/{name}",
@@ -427,6 +431,7 @@ _QUESTIONS = (
         SiteSignatures,
         _BEHIND,
         _ENTRIES,
+        _REPLICA,
     ),
     get(
         "/v1/settings",
@@ -451,6 +456,13 @@ _QUESTIONS = (
         summary="Shorten the log to its limits now; says what was removed and who holds it back",
         role=Role.ADMIN,
         answer=Maintenance,
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/replicas/{name}",
+        name="forget_replica",
+        summary="Forget a replica of this site whose worker has ended: it holds the log no longer",
+        role=Role.ADMIN,
     ),
     _always("/metrics", "metrics", "Metrics", bytes, answer_type=PROMETHEUS),
 )
@@ -542,7 +554,13 @@ _PEERS = (
         at_witness=False,
     ),
     _peer("POST /leases", "lend", "A lease", wire.LeaseRequest, answer=Lease),
-    _peer("GET /replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
+    _peer(
+        "GET /replica/size",
+        "replica_size",
+        "What a copy would cost",
+        query=(_REPLICA,),
+        answer=ReplicaSize,
+    ),
 )
 
 _LEASES = (

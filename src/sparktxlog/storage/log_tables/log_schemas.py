@@ -47,13 +47,15 @@ SYNCHRONIZED_QUEUE = _schema(f"""
     ordered_at      timestamp  not null
     """)
 
-#: `log/signatures`: state of one table of one replica at one position.
+#: `log/signatures`: state of one table of one replica at one position.  `name`: of the replica at
+#: its site.
 SIGNATURES = _schema("""
     position     bigint  not null
     chain_hash   string  not null
     table        string  not null
     node_id      string  not null
     worker_id    string  not null
+    name         string  not null
     version      bigint  not null
     rows         bigint  not null
     signature    string  not null
