@@ -1,4 +1,4 @@
-"""Several replicas of one site: listed, lent within the site, read by name, forgotten (R28, B44).
+"""Several replicas of one site: listed, lent within the site, read by name, forgotten.
 
 Real nodes; the test plays the workers.
 """

@@ -105,16 +105,13 @@ class Node:
         #: Epochs, for operators.
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
-        lake = lake_of(base.config, base.metrics)
-        self.donor = Donor(base, self.replicas, throttle, lake)
-        self.all_replicas = AllReplicas(
-            base, self.core, self.log, self.replicas, transfers, self.donor, lake
-        )
+        core, log, lake = self.core, self.log, lake_of(base.config, base.metrics)
+        self.donor = donor = Donor(base, self.replicas, throttle, lake)
+        self.all_replicas = AllReplicas(base, core, log, self.replicas, transfers, donor, lake)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared
         self.voiding = Voiding(base, self.membership.epochs, self.files)
-        core, log = self.core, self.log
         self._submits = Submits(base, core, self.membership, self.replicas, log.lag, log.space)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         self._taking = StoreTaking(

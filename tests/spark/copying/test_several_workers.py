@@ -1,6 +1,6 @@
 """Two workers of one node, each with its lake and name, and a third with a set of tables.
 
-Both are listed and compared, one is repaired from the other, reads choose one (R28, B44).
+Both are listed and compared, one is repaired from the other, reads choose one.
 """
 
 from __future__ import annotations

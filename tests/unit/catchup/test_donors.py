@@ -73,7 +73,7 @@ def test_a_worker_that_does_not_run_now_lends_after_those_that_do() -> None:
 
 
 def test_a_replica_of_the_targets_site_goes_first_and_lends_by_its_name() -> None:
-    """R28: source and target of a copy may both be workers of one node."""
+    """Source and target of a copy may both be workers of one node."""
     far = candidate("B", 120)
     near = replace(candidate("A", 100, 9.0), name="reports", here=True)
     main = replace(candidate("A", 100), here=True)

@@ -247,15 +247,17 @@ def test_a_difference_is_shown_as_it_began() -> None:
     assert found.began("C", "1", "t", dissent).equal_to == 0
 
 
-# -- several replicas of a site (R28, B44) ---------------------------------------------------------
+# -- several replicas of a site ---------------------------------------------------------
 
 
 def test_a_site_is_one_voice_however_many_replicas_it_has() -> None:
     """Two replicas of A share machines and files: they do not outvote B."""
     found = held(
-        opinion("A", 10, t="1"), opinion("A/x", 10, t="1"), opinion("A/y", 10, t="1"),
+        opinion("A", 10, t="1"),
+        opinion("A/x", 10, t="1"),
+        opinion("A/y", 10, t="1"),
         opinion("B", 10, t="2"),
-    )  # fmt: skip
+    )
     both = {"A": "1", "A/x": "1", "A/y": "1", "B": "1"}
     assert found.conviction("B", "1", 10) is None
     contest = found.contest("B", "1", 10, both)
@@ -267,9 +269,11 @@ def test_a_site_is_one_voice_however_many_replicas_it_has() -> None:
 
 def test_one_of_a_sites_replicas_is_convicted_by_the_other_sites() -> None:
     found = held(
-        opinion("A", 10, t="1"), opinion("A/x", 10, t="2"), opinion("B", 10, t="1"),
+        opinion("A", 10, t="1"),
+        opinion("A/x", 10, t="2"),
+        opinion("B", 10, t="1"),
         opinion("C", 10, t="1"),
-    )  # fmt: skip
+    )
     convicted = found.conviction("A/x", "1", 10)
     assert convicted is not None and convicted.signature == "2"
     for right in ("A", "B", "C"):

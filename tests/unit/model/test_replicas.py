@@ -1,4 +1,4 @@
-"""Names of replicas, and the sets of tables that they hold (R28, B44)."""
+"""Names of replicas, and the sets of tables that they hold."""
 
 from __future__ import annotations
 

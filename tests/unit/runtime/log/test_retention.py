@@ -230,7 +230,7 @@ def test_a_site_that_lost_its_disk_has_no_replica_that_could_lend_a_copy() -> No
 
 
 def test_every_replica_of_a_site_holds_the_log_until_it_is_forgotten() -> None:
-    """R28, B44: replicas are counted singly."""
+    """Replicas are counted singly."""
     holders, saved = Holders({"a": 1, "b": 1}, {}), dict[str, bytes]()
 
     def keep(writes: list[Any]) -> None:

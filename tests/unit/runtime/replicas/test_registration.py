@@ -1,4 +1,4 @@
-"""Two workers with one name or one lake: refused, with the other one and where it runs (R28)."""
+"""Two workers with one name or one lake: refused, with the other one and where it runs."""
 
 from __future__ import annotations
 

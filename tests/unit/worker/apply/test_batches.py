@@ -317,7 +317,7 @@ def test_steps_are_numbered_alike_and_rise() -> None:
 
 
 def test_a_replica_with_a_set_applies_only_operations_of_its_tables() -> None:
-    """Its position advances as always (R28, B44)."""
+    """Its position advances as always."""
     effects = [replace(effect("append", 1), table=name) for name in ("bronze.t", "gold.t", "t")]
     found = plan_batch([segment(1, 10, *effects)], never, only=("bronze.*", "default.t"))
     assert (sorted(found.tables), found.last, found.transactions) == (["bronze.t", "t"], 10, 10)

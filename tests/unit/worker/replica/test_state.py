@@ -88,7 +88,7 @@ def test_a_damaged_state_is_an_error_and_none_is_not(tmp_path: Path) -> None:
 
 
 def test_a_replica_keeps_its_name_and_its_set_of_tables() -> None:
-    """R28: they are remembered with the replica; what it lacks cannot come later."""
+    """They are remembered with the replica; what it lacks cannot come later."""
     fresh = ReplicaState(worker_id="w")
     assert (fresh.name, fresh.only) == ("main", ())
     made = fresh.named("reports", ["Bronze.*"], "/lake")
