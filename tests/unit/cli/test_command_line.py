@@ -110,7 +110,7 @@ def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(
     assert any("needs copy" in line for line in lines)
     (own,) = (line.split("\t") for line in lines if "\tA\t" in line)
     (other,) = (line.split("\t") for line in lines if "\tB\t" in line)
-    assert other[7] == "yes" and own[7] == "no"
+    assert other[9] == "yes" and own[9] == "no"
 
 
 def test_status_tells_whom_an_upgrade_waits_for(
