@@ -39,6 +39,7 @@ from sparktxlog.model.replicas import (
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
 from sparktxlog.model.status_words import difference_text
+from sparktxlog.model.tables.table import Tables
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.own_replica import (
     HISTORY,
@@ -120,7 +121,7 @@ class Replicas:
         #: Name → lake of each registered replica of this site, as its worker named it; the main
         #: one's is the node's own.
         self.lakes: dict[str, str] = {}
-        self.sets = TableSets(lambda: base.master.tables)
+        self.sets = TableSets(lambda: Tables.of(base.master.tables))
         self._turned = Turned()
         #: Newest known log time, microseconds.
         self._now = 0
@@ -516,21 +517,28 @@ class Replicas:
         return None if position is not None else kept.last()
 
     def readable(self, table: str = "") -> list[str]:
-        """Return the names of this site's replicas to read a table from, the most current first.
+        """Return the names of this site's replicas to read a table from, best first.
+
+        Those that can be shown come first, then those in which it does not stand still, then the
+        most current one.
 
         Args:
-            table: Empty = all tables: those with a set come last.
+            table: Empty = all tables: replicas with a set come last.
         """
-        found = [
-            state for state in self.of_own_site() if not table or holds(state.report.only, table)
-        ]
+        found = [s for s in self.of_own_site() if not table or holds(s.report.only, table)]
+        if len(found) <= 1:
+            return [found[0].report.name if found else MAIN]
+        definition = Tables.of(self._base.master.tables).alike(table)
+        name = table if definition is None else definition.name
 
-        def order(state: JudgedReplica) -> tuple[bool, bool, int]:
-            is_shown = self.snapshot(None, state.report.name) is not None
-            return not is_shown, not table and bool(state.report.only), -state.report.position
+        def order(state: JudgedReplica) -> tuple[bool, bool, bool, int]:
+            report, own = state.report, state.report.name
+            shown = self.applied_by(own) > 0 and self.snapshot(None, own) is not None
+            of_it = [report.tables.get(name)] if table else list(report.tables.values())
+            still = any(one is not None and bool(one.diverged) for one in of_it)
+            return not shown, still, not table and bool(report.only), -report.position
 
-        names = [state.report.name for state in sorted(found, key=order)]
-        return names or [MAIN]
+        return [state.report.name for state in sorted(found, key=order)]
 
     def applied_by(self, name: str) -> int:
         """Return the position up to which tables of an own replica can be read."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.known_replicas import report
 from tests.support.named_replicas import BRONZE, GOLD, Known, named
 
@@ -97,3 +99,10 @@ def test_reads_choose_the_most_current_replica_that_holds_the_table() -> None:
     known.take(named(40, "new", (), rows=1, diverged=""), 1)
     known.take(named(0, "empty"))
     assert known.replicas.readable()[-1] == "empty", "nothing of it can be shown"
+    # One that is further, and differs, or in which the table stands still, hides no other one.
+    known = Known("t")
+    known.take(report(10))
+    known.take(named(30, "still", diverged="foreign commit"))
+    known.take(replace(named(40, "other"), chain_hash="ab"))
+    assert known.replicas.readable("T") == ["main", "still", "other"]
+    assert known.replicas.readable() == ["main", "still", "other"]
