@@ -25,6 +25,7 @@ from sparktxlog.health.verdicts import (
     ClusterState,
     banner_of,
     findings,
+    furthest_lines,
     judge,
     judge_sites,
     replica_lines,
@@ -154,3 +155,30 @@ def test_a_node_that_is_away_has_a_way_out() -> None:
     assert away.text == "B does not answer" and "`sparktxlog peer remove B`" in away.way_out
     (away,) = (one for one in findings(status | {"phase": "JOINING"}) if one.code == "peer-away")
     assert away.way_out == "`sparktxlog peer list` says which nodes are linked."
+
+
+def test_a_site_with_several_replicas_has_the_worst_of_their_verdicts() -> None:
+    status = status_of({"status": {}})
+    main = next(dict(one) for one in status["replicas"] if one["node_id"] == "A")
+    end = main["position"]
+
+    def sites(**changes: Any) -> tuple[str, str, str]:
+        other = main | {"name": "reports", "worker_id": "w2", "only": []} | changes
+        status["replicas"] = [main | {"name": "main", "only": []}, other]
+        found = judge_sites(status)["A"]
+        return found.word, found.code, found.sentence
+
+    assert sites()[:2] == ("in sync", "in-sync")
+    state, code, text = sites(position=end - 1, lake="/lakes/reports", alive=False)
+    assert (state, code) == ("lagging", "worker-ended")
+    assert text.startswith(f"Replica A/reports is at position {end - 1} of {end}")
+    assert "apply --follow --name reports --lake /lakes/reports" in text
+    state, code, text = sites(verdict="DIVERGED", reason="rows are lost")
+    assert (state, code) == ("diverged", "diverged")
+    assert text.startswith("Site A, worker reports (w2): DIVERGED: rows are lost")
+    sites(position=end - 1, only=["bronze.*"])
+    assert furthest_lines(status)["A"]["name"] == "main", "the one with all tables says how far"
+    status["replicas"] = [one | {"only": ["x.*"]} for one in status["replicas"]]
+    assert furthest_lines(status)["A"]["name"] == "reports", "of sets the least one does"
+    names = [one["name"] for one in replica_lines(status) if one["node_id"] == "A"]
+    assert names == ["main", "reports"]

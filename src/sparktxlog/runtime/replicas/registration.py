@@ -11,7 +11,13 @@ from pathlib import Path
 
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.model.buckets import bucket_url
-from sparktxlog.model.replicas import MAIN, MOST_REPLICAS, check_replica_name, replica_id
+from sparktxlog.model.replicas import (
+    MAIN,
+    MOST_REPLICAS,
+    check_replica_name,
+    replica_id,
+    table_set,
+)
 from sparktxlog.model.report import OwnReport
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import read_replica_state
@@ -28,8 +34,8 @@ class Registration:
         self._base = base
         self._replicas = replicas
         self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
-        #: Name → worker and lake of the last report that was found right.
-        self._believed: dict[str, tuple[str, str]] = {}
+        #: Name → worker, lake and set of the last report that was found right.
+        self._believed: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         #: Name → machine and process that reported last.
         self._runs_on: dict[str, str] = {}
 
@@ -37,11 +43,13 @@ class Registration:
         """Check a report, and register its replica; return the writes that keep that.
 
         Raises:
-            InvalidRequestError: Its name or its lake is another worker's, or there are too many
-                replicas (definite).
+            InvalidRequestError: Its name or its lake is another worker's, its set of tables is
+                none, or there are too many replicas (definite).
         """
-        given, writes = (report.worker_id, report.lake), list[Write]()
+        given, writes = (report.worker_id, report.lake, report.only), list[Write]()
         if given != self._believed.get(report.name):
+            if table_set(report.only) != report.only:
+                raise _refused(report, "its set of tables is not as workers write it", "")
             if report.name == MAIN:
                 if not report.lake:
                     return []

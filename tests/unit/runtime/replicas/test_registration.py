@@ -108,6 +108,14 @@ def test_there_are_only_so_many_replicas(tmp_path: Path) -> None:
         site.take("none", "")
 
 
+@pytest.mark.parametrize("only", [["B.*"], ["b.*", "a.*"], ["*"], ["[a]"]])
+def test_a_set_that_no_worker_writes_is_refused(tmp_path: Path, only: list[str]) -> None:
+    site = Site(tmp_path)
+    with pytest.raises(InvalidRequestError):
+        site.take("one", tmp_path / "x", only=only)
+    assert site.take("one", tmp_path / "x", only=["a.*", "b.*"])
+
+
 def test_lakes_in_buckets(tmp_path: Path) -> None:
     site = Site(tmp_path, "s3://bucket/lake")
     site.take("main", "s3a://bucket/lake")
