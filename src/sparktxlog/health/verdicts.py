@@ -120,6 +120,13 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "commit-table-not-placed": (
         ClusterState.LAGGING, WARNING, "`sparktxlog plan` says from which site the files come.",
     ),
+    "tables-not-held": (
+        ClusterState.IN_SYNC, WARNING,
+        "If this site shall have them, start a worker with another --name, --lake and --tables.",
+    ),
+    "pattern-matches-nothing": (
+        ClusterState.IN_SYNC, WARNING, "Nothing is to be done if such a table will come.",
+    ),
     "commit-table-diverged": (
         ClusterState.DIVERGED, ALARM, "`sparktxlog repair TABLE` fetches its files again.",
     ),
