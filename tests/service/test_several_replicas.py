@@ -17,7 +17,12 @@ from tests.service.test_replica_routes import CHUNK, SETTINGS, create
 from tests.support.replica_lakes import append_rows, report_of, write_state
 
 from sparktxlog import Client
-from sparktxlog.errors import InvalidRequestError, LocalProtocolError, NotFoundError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    LocalProtocolError,
+    NotAppliedError,
+    NotFoundError,
+)
 from sparktxlog.files.selection import select_files
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
@@ -150,7 +155,15 @@ def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) ->
             assert a.replicas.readable("t")[0] == "same"
             codes = {one["code"] for one in a.status()["warnings"]}
             assert "pattern-matches-nothing" in codes and "tables-not-held" not in codes
-            shown = await a.snapshot(None, 0, 5.0, table="t")
+            # What it has need not be waited for, though the site has not applied it.
+            shown = await a.snapshot(None, same.position, 60.0, table="t")
             assert shown["replica"] == "same"
+            # A reader that waits for one replica hears of its report.
+            waits = asyncio.create_task(a.snapshot(None, behind.position, 60.0, replica="main"))
+            await asyncio.sleep(0)
+            a.all_replicas.take_report(behind)
+            assert (await waits)["replica"] == "main"
+            with pytest.raises(NotAppliedError, match="'gold' has applied position"):
+                await a.snapshot(None, behind.position + 1, 0.0, replica="gold")
 
     asyncio.run(main())

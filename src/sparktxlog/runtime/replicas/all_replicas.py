@@ -315,8 +315,9 @@ class AllReplicas:
         kept = position is not None and any(replicas.snapshot(position, one) for one in names)
         if not kept:
             replicas.refuse_diverged(names[0])
-            await self._wait(replica, wanted, min(timeout, _MAX_WAIT_S))
+            await self._wait(replica, table, wanted, min(timeout, _MAX_WAIT_S))
             names = names if replica else replicas.readable(table)
+            names.sort(key=lambda one: replicas.applied_by(one) < wanted)
             replicas.refuse_diverged(names[0])
         if position is not None:
             names.sort(key=lambda one: replicas.snapshot(position, one) is None)
@@ -367,14 +368,22 @@ class AllReplicas:
             )
         return name
 
-    async def _wait(self, replica: str, wanted: int, timeout_s: float) -> None:
-        """Wait until the site, or one replica of it, has applied a position, or the timeout."""
-        if not replica:
+    async def _wait(self, replica: str, table: str, wanted: int, timeout_s: float) -> None:
+        """Wait until a replica that may be read has applied a position, or the timeout.
+
+        Args:
+            replica: Only this one; empty = one that holds the table.
+        """
+        replicas = self.replicas
+        if not replica and len(replicas.of_own_site()) <= 1:
             await self._core.receipts.wait_applied(wanted, 0, timeout_s)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self.replicas.applied_by(replica) < wanted:
+                while not any(
+                    replicas.applied_by(one) >= wanted
+                    for one in ([replica] if replica else replicas.readable(table))
+                ):
                     await self._moved.wait()
 
     def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path | str]:
