@@ -9,7 +9,8 @@ from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, RestorePoint, point_key
-from sparktxlog.runtime.replicas.judged_replicas import HISTORY, Replicas
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.runtime.replicas.own_replica import HISTORY
 from sparktxlog.storage.interfaces import PutValue
 
 
