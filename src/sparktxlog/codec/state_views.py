@@ -26,12 +26,12 @@ from sparktxlog.model.restore_point import points_in
 #: posts and pushes since the asked node's start.  What says something of a link is NULL for it.
 MASTERS = (
     "node_id: string, url: string, is_asked: boolean, linked: boolean, reason: string, "
-    "silent: boolean, member: boolean, witness: boolean, wire_version: bigint, epoch: bigint, "
-    "position: bigint, published: bigint, counter: bigint, round: bigint, busy: boolean, "
-    "incoming_runs: bigint, incoming_transactions: bigint, age_s: double, clock_offset_us: bigint, "
-    "round_trip_s: double, awaited: array<string>, acquired: map<string, bigint>, halted: string, "
-    "sent_bytes: bigint, received_bytes: bigint, fetched_bytes: bigint, posts: bigint, "
-    "pushes_dropped: bigint"
+    "silent: boolean, member: boolean, witness: boolean, follower: boolean, wire_version: bigint, "
+    "epoch: bigint, position: bigint, published: bigint, counter: bigint, round: bigint, "
+    "busy: boolean, incoming_runs: bigint, incoming_transactions: bigint, age_s: double, "
+    "clock_offset_us: bigint, round_trip_s: double, awaited: array<string>, "
+    "acquired: map<string, bigint>, halted: string, sent_bytes: bigint, received_bytes: bigint, "
+    "fetched_bytes: bigint, posts: bigint, pushes_dropped: bigint"
 )
 
 #: One row for each replica's worker.  `behind`: published transactions that it has not applied.
@@ -93,9 +93,9 @@ TRANSFERS = (
 EPOCHS = (
     "log_id: string, epoch: bigint, members: array<string>, quorum: bigint, quorum_rule: string, "
     "roster: array<struct<id: string, url: string, weight: bigint, witness: boolean, "
-    "incarnation: bigint>>, begins_after: struct<position: bigint, chain_hash: string>, "
-    "joined: array<string>, left: array<string>, changed: array<string>, phase: string, "
-    "taken_up_at: timestamp"
+    "follower: boolean, incarnation: bigint>>, begins_after: struct<position: bigint, "
+    "chain_hash: string>, joined: array<string>, left: array<string>, changed: array<string>, "
+    "phase: string, taken_up_at: timestamp"
 )
 
 #: One row for each setting of the asked node that can be changed at run time; `value` as JSON.

@@ -23,7 +23,9 @@ from sparktxlog.model.values import split_urls
 
 _Facts = Mapping[str, Any]
 _WITHOUT_PART = ("IDLE", "JOINING")
-_CALM = ("NORMAL", "WITNESS", "FAULT")
+_CALM = ("NORMAL", "WITNESS", "FOLLOWING", "FAULT")
+#: A follower that is not at the end for longer than this lags, seconds.
+_FOLLOWS_S = 10.0
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
 _COMPARE = "`sparktxlog verify --compare` says in which table, and since which position."
 _SEE_LOG = "The log of the node has the trace; docs/monitoring.md says what to do."
@@ -238,6 +240,8 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
     elif phase not in (*_CALM, None) and status.get("phase_reason"):
         lags = phase == "WEDGED" and bool(status.get("incoming_transactions"))
         yield _warning(str(phase).lower(), f"{phase}: {reason}", _SEE_PEERS, lags=lags)
+    elif following := status.get("following"):
+        yield from _of_following(following)
     elif phase == "WITNESS" and not status.get("takes_part", True):
         yield _warning("no-vote", f"{phase}: {reason}", _SEE_PEERS)
     if status.get("disk_full"):
@@ -263,6 +267,20 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
         yield _warning("uncompared", uncompared_text(uncompared), lags=False)
     if status.get("wire_version_waits_for"):
         yield _warning("upgrade", upgrade_text(status), lags=False)
+
+
+def _of_following(following: _Facts) -> Iterator[Judgement]:
+    name, lags_s = following.get("upstream"), following.get("lags_s") or 0.0
+    if not following.get("linked"):
+        why = f"{name} does not answer" if name else "there is no node that it could follow"
+        text = f"This follower gets nothing: {why}"
+        yield _warning("upstream-away", text, _SEE_PEERS)
+    elif lags_s > _FOLLOWS_S:
+        text = (
+            f"This follower lacks {following['lacks']:,} transactions, and has not been at the end "
+            f"of the log for {lags_s:,.0f} s"
+        )
+        yield _note("follows-behind", text, _BY_ITSELF, lags=True)
 
 
 def _of_order(status: _Facts) -> Iterator[Judgement]:
@@ -296,7 +314,8 @@ def _of_data(status: _Facts) -> Iterator[Judgement]:
 
 def _of_disks(status: _Facts) -> Iterator[Judgement]:
     """Judge how quick the disks of members are, and of nodes that stand aside for that (P37)."""
-    own = {**status, "id": status.get("node_id"), "member": status.get("phase") != "WITNESS"}
+    member = status.get("phase") not in ("WITNESS", "FOLLOWING")
+    own = {**status, "id": status.get("node_id"), "member": member}
     for one in (own, *(status.get("peers") or [])):
         name, took_s = one["id"], one.get("write_s") or 0.0
         if one.get("aside"):
@@ -319,7 +338,7 @@ def _of_warning(one: Mapping[str, str]) -> Judgement:
 # -- sites -----------------------------------------------------------------------------------------
 
 #: Of sites that lack nothing.
-_GOOD = ("in-sync", "no-rows", "empty-log", "not-known")
+_GOOD = ("in-sync", "no-rows", "empty-log", "not-known", "follower-lags")
 
 
 def rows_until(status: _Facts) -> int:
@@ -334,7 +353,11 @@ def furthest_lines(status: _Facts) -> dict[str, _Facts]:
     if status.get("phase") == "WITNESS":
         return {}  # it hears of no replicas
     roster = status.get("roster") or []
-    seats = [one for one in roster if one.get("member", True) and not one.get("witness")]
+    seats = [
+        one
+        for one in roster
+        if (one.get("member", True) or one.get("follower")) and not one.get("witness")
+    ]
     found: dict[str, _Facts] = {one["id"]: {} for one in seats}
     lines = [one for one in status.get("replicas") or [] if one.get("node_id")]
     for line in sorted(lines, key=lambda one: int(one.get("position") or 0)):
@@ -389,8 +412,20 @@ def _judge_site(status: _Facts, site: str, line: _Facts) -> Judgement:
     )
     for rule in rules:
         if (found := rule(status, site, line)) is not None:
-            return found
+            lags = found.state is ClusterState.LAGGING
+            return _of_follower(found) if lags and not own and _follows(status, site) else found
     return _site(site, _well(status))
+
+
+def _follows(status: _Facts, site: str) -> bool:
+    """Return whether a site's node is a follower (P38)."""
+    return any(one["id"] == site and one.get("follower") for one in status.get("roster") or [])
+
+
+def _of_follower(found: Judgement) -> Judgement:
+    """Return the verdict on another site that follows: only at itself it matters that it lags."""
+    text = f"{found.text}; it is a follower, and nobody waits for it"
+    return _site(found.site, _note("follower-lags", text, found.way_out))
 
 
 def _site(site: str, found: Judgement) -> Judgement:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NotRequired, TypedDict
 
 from sparktxlog.model.copying import Transfer
+from sparktxlog.model.epoch import FollowedNode
 from sparktxlog.model.report import BatchProgress
 from sparktxlog.model.tables.table import Column
 
@@ -130,6 +131,7 @@ class ListedPlace(TypedDict):
     url: str
     weight: int
     witness: bool
+    follower: bool
     incarnation: int
     member: bool
 
@@ -410,6 +412,7 @@ class PeerState(TypedDict):
     pushes_dropped: int
     member: bool
     witness: bool
+    follower: bool
 
 
 class ListedTable(TypedDict):
@@ -580,6 +583,7 @@ class StatusAnswer(EpochView):
     round: int
     empty_rounds: int
     halted: str | None
+    following: FollowedNode | None
     fetching_summary: FetchedSummary | None
     uncompared: UncomparedHistory | None
     disk_full: bool

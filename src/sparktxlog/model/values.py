@@ -15,7 +15,7 @@ from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.ids import NodeId, check_node_id
 from sparktxlog.model.transactions.synchro_holders import check_expression
 
-ROLES = ("master", "replica", "witness")
+ROLES = ("master", "replica", "witness", "follower")
 #: Most votes of one node.
 MAX_WEIGHT = 1_000
 #: A prefix in a bucket; its names need no escape in a URL.
@@ -83,6 +83,14 @@ def read_node_id(value: Any) -> NodeId:
         return check_node_id(read_text(value))
     except InvalidNameError as error:
         raise ValueError(error.hint) from error
+
+
+def read_node_ids(value: Any) -> tuple[NodeId, ...]:
+    """Read the ids of some nodes: a list, or a text with commas between them; none twice."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        raise ValueError("expected a list of node ids")
+    return tuple(dict.fromkeys(read_node_id(name) for name in names if name != ""))
 
 
 def read_url(value: Any) -> str:
@@ -175,8 +183,10 @@ def read_roles(value: Any) -> tuple[str, ...]:
     roles = tuple(sorted({one_of(*ROLES)(name) for name in names}))
     if "witness" in roles and len(roles) > 1:
         raise ValueError("a witness only votes: it has no other role")
+    if "follower" in roles and "master" in roles:
+        raise ValueError("a follower is no master: write follower, or follower,replica")
     if roles == ("replica",):
-        raise ValueError("a node needs the role master or witness")
+        raise ValueError("a node needs the role master, follower or witness")
     return roles
 
 

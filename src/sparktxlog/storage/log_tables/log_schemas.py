@@ -62,7 +62,9 @@ SIGNATURES = _schema("""
     reported_at  timestamp  not null
     """)
 
-_SEAT = "struct<id:string,url:string,weight:bigint,witness:boolean,incarnation:bigint>"
+_SEAT = (
+    "struct<id:string,url:string,weight:bigint,witness:boolean,follower:boolean,incarnation:bigint>"
+)
 #: `log/epochs`: one row per epoch that this node entered, key (log id, epoch).
 EPOCHS = _schema(f"""
     log_id       string  not null
