@@ -378,6 +378,15 @@ class NotMemberError(CommitRejectedError, code="not-a-member", retryable=True, h
     )
 
 
+class FollowerError(NotMemberError, code="follower", retryable=False):
+    """The node is a follower: it answers questions, and takes nothing that changes the log (P38).
+
+    Field `members`: URLs of the members, to ask one of them.
+    """
+
+    way_out = "Submit at a member; a client that is given several URLs does so by itself."
+
+
 class NoQuorumError(CommitRejectedError, code="no-quorum", retryable=True, http_status=503):
     """Too few nodes answer: the level cannot be reached before others return.
 

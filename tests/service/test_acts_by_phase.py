@@ -24,7 +24,7 @@ from sparktxlog.protocol.messages.balloting import Accept, EpochMessage
 from sparktxlog.runtime.node import Node
 from sparktxlog.transport.peer_link import PeerLink
 
-QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
+QUICK: dict[str, Any] = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
 
 #: HTTP status and code of the problem, empty = none.
 Answer = tuple[int, str]
@@ -35,6 +35,7 @@ NO_WITNESS = (404, "not-found")
 NOT_NOW = (409, "protocol-local")
 PAUSED = (503, "paused")
 OUTSIDE = (503, "not-a-member")
+FOLLOWS = (503, "follower")
 
 #: Commits at levels `accepted` and `ordered`, `pause`, `promote`, `force` without and with the
 #: confirmation.
@@ -47,6 +48,7 @@ TABLE_OF_ANSWERS: dict[str, tuple[Answer, ...]] = {
     "JOINING": (OUTSIDE, OUTSIDE, OK, NOT_NOW, UNCONFIRMED, NOT_NOW),
     "FAULT": (NOT_NOW, NOT_NOW, OK, NOT_NOW, UNCONFIRMED, NOT_NOW),
     "WITNESS": (NO_WITNESS, NO_WITNESS, NO_WITNESS, NOT_NOW, UNCONFIRMED, NOT_NOW),
+    "FOLLOWING": (FOLLOWS, FOLLOWS, OK, FOLLOWS, FOLLOWS, FOLLOWS),
     "paused": (PAUSED, PAUSED, OK, OK, UNCONFIRMED, OK),
 }
 
@@ -159,6 +161,14 @@ async def witness(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]
         yield nodes["W"]
 
 
+@asynccontextmanager
+async def following(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    async with cluster(directory, "ABF", followers="F", **QUICK) as nodes:
+        await create(nodes["A"])
+        await until(lambda: nodes["F"].status()["position"] == 1)
+        yield nodes["F"]
+
+
 Entry = Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Node]]
 PHASES: dict[str, Entry] = {
     "NORMAL": normal,
@@ -167,6 +177,7 @@ PHASES: dict[str, Entry] = {
     "JOINING": joining,
     "FAULT": fault,
     "WITNESS": witness,
+    "FOLLOWING": following,
     "paused": paused,
 }
 

@@ -95,7 +95,7 @@ def setting_rows(path: Path | None, overrides: Mapping[str, str]) -> list[list[s
         rows.append([f"peer.{number}.id", peer.id, "Name of a peer."])
         rows.append([f"peer.{number}.url", peer.url, "URL of a peer, or several."])
         rows.append([f"peer.{number}.weight", str(peer.weight), "Votes of a peer."])
-        roles = "witness" if peer.witness else "master"
+        roles = "witness" if peer.witness else "follower" if peer.follower else "master"
         rows.append([f"peer.{number}.roles", roles, "What a peer does."])
     return rows
 

@@ -23,6 +23,7 @@ from sparktxlog.model.values import (
     read_holders,
     read_listen,
     read_node_id,
+    read_node_ids,
     read_quorum,
     read_role,
     read_roles,
@@ -96,6 +97,13 @@ class ConfiguredPeer:
     weight: int = 1
     #: True: it votes only.
     witness: bool = False
+    #: True: it follows the queue without a vote, and nobody waits for it.
+    follower: bool = False
+
+    @property
+    def may_be_member(self) -> bool:
+        """Whether it is a member of the first epoch."""
+        return not (self.witness or self.follower)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -210,7 +218,12 @@ class NodeConfig:
     )
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
         "What the node does: master, replica; or witness, which only votes on epochs and keeps no "
-        "data."
+        "data; or follower, alone or with replica: it follows the queue without a vote, and takes "
+        "no transactions (docs/sites.md)."
+    )
+    follow: tuple[NodeId, ...] = Setting(read_node_ids, ())(
+        "Ids of the nodes that a follower gets the queue and all data from, the preferred one "
+        "first; they may be followers, too. Default: the members."
     )
     weight: int = Setting(counted(0, MAX_WEIGHT), 1)(
         "Votes of this node in epoch decisions, which choose the members. Votes of a peer: "
@@ -473,17 +486,26 @@ class NodeConfig:
         return "witness" in self.roles
 
     @property
+    def is_follower(self) -> bool:
+        """Whether this node begins as a follower; the decided roster may say otherwise later."""
+        return "follower" in self.roles
+
+    @property
     def places(self) -> tuple[ConfiguredPeer, ...]:
         """All configured nodes, this one included, in precedence order: ascending by id."""
         own = ConfiguredPeer(
-            id=self.node_id, url=self.master_url, weight=self.weight, witness=self.is_witness
+            id=self.node_id,
+            url=self.master_url,
+            weight=0 if self.is_follower else self.weight,
+            witness=self.is_witness,
+            follower=self.is_follower,
         )
         return tuple(sorted((own, *self.peers), key=lambda place: place.id))
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """Members of the first epoch in precedence order: all places but witnesses."""
-        return tuple(place.id for place in self.places if not place.witness)
+        """Members of the first epoch in precedence order: no witnesses, and no followers."""
+        return tuple(place.id for place in self.places if place.may_be_member)
 
     @property
     def log_id(self) -> str:
@@ -505,7 +527,10 @@ class NodeConfig:
 
     def founding_hash(self) -> str:
         """Return a digest of the places and the quorum with which this node would found the log."""
-        parts = [f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness}" for p in self.places]
+        parts = [
+            f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness} follower={p.follower}"
+            for p in self.places
+        ]
         if self.synchro_quorum:
             parts.append(f"synchro-quorum={self.synchro_quorum}")
         return _digest([*parts, f"quorum={self.acquisition_quorum}"])

@@ -125,6 +125,7 @@ class NodeStatus:
             "round": status.round,
             "empty_rounds": status.empty_rounds,
             "halted": halted or None,
+            "following": epochs.following(),
             **membership.joining.shown(),
             **log.space.shown(),
             **membership.aside.shown(),

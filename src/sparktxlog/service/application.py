@@ -208,6 +208,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
     """Return the access check and body reader of each role."""
     config, donor = running.config, running.donor
     guard, traces, joining = PageGuard(config), running.base.traces, running.membership.joining
+    epochs = running.membership.epochs
     checks = {
         Role.CLIENT: tokens.check_client,
         Role.WORKER: tokens.check_worker,
@@ -226,6 +227,8 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
         guard.check(request)
         if route.role in (Role.CLIENT, Role.WORKER) and not route.before_log:
             joining.check_knows_log()
+        if route.at_member:
+            epochs.check_no_follower()
         if traces is not None:
             traces.note_client(request.headers)
         return {}

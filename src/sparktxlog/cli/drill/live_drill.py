@@ -28,10 +28,11 @@ def run_live(url: str) -> DrillReport:
     """
     begun = monotonic()
     answers, asked = ask_all(url, _ask_node, NodeApi), NodeApi(url).get("/v1/epochs")
-    witnesses = {seat["id"] for seat in asked["roster"] if seat["witness"]}
+    # Nobody relies on a follower: its loss loses nothing.
+    others = {seat["id"] for seat in asked["roster"] if seat["witness"] or seat.get("follower")}
     report = DrillReport(
         began_at=time_ns() // 1000,
-        sites=[one.node for one in answers if one.node not in witnesses],
+        sites=[one.node for one in answers if one.node not in others],
         suspect_timeout_s=asked["suspect_timeout"],
         evicts=asked["eviction"] == "auto",
     )
@@ -41,10 +42,10 @@ def run_live(url: str) -> DrillReport:
 
 
 def _ask_node(api: NodeApi) -> dict[str, Any]:
-    """Return what one node knows that a drill needs; a witness knows nothing of what is lost."""
+    """Return what one node knows that a drill needs: only members know what is lost."""
     status = api.get("/v1/status")
-    is_witness = status["phase"] == "WITNESS"
-    return {"status": status, "survival": [] if is_witness else api.get("/v1/views/survival")}
+    knows = status["phase"] not in ("WITNESS", "FOLLOWING")
+    return {"status": status, "survival": api.get("/v1/views/survival") if knows else []}
 
 
 def examine(answers: Sequence[NodeAnswer], report: DrillReport) -> None:

@@ -74,9 +74,16 @@ class PublishedLog(LogOwner):
         )
 
     def _replicas(self, view: View) -> dict[str, int]:
-        """Return the nodes that have a replica, and their incarnations."""
+        """Return the nodes whose replicas may hold the log back, and their incarnations.
+
+        That of a follower holds back only the follower's own log (P38).
+        """
         config, seats = self._base.config, view.roster
-        found = {str(seat.node_id): seat.incarnation for seat in seats if not seat.witness}
+        found = {
+            str(seat.node_id): seat.incarnation
+            for seat in seats
+            if seat.may_be_member or (seat.follower and seat.node_id == config.node_id)
+        }
         if "replica" not in config.roles:
             found.pop(config.node_id, None)
         return found

@@ -171,9 +171,10 @@ class Membership(GreetingNode):
         """Return whether this node has nothing of the log yet."""
         return self._base.is_fresh()
 
-    def is_joining(self) -> bool:
-        """Return whether this node has the log, and waits to be admitted."""
-        return self._base.master.phase is Phase.JOINING
+    def is_joining(self, node_id: str) -> bool:
+        """Return whether this node cannot know a node's disk: it has the log, and is no member."""
+        phase, view = self._base.master.phase, self._base.master.view
+        return phase is Phase.JOINING or (phase is Phase.FOLLOWING and not view.follows(node_id))
 
     def is_linked(self, node_id: str) -> bool:
         """Return whether a node's known instance is linked; test a link that is up again."""
@@ -349,7 +350,7 @@ class Membership(GreetingNode):
 
     def missed(self, run: RunHeader | None = None) -> None:
         """Note that nobody has a run any more; None = a part of the queue."""
-        if self._base.master.phase is Phase.JOINING:
+        if self._base.master.phase in (Phase.JOINING, Phase.FOLLOWING):
             digest = b"" if run is None else run.digest
             self.joining.note_missed(self._base.config.log_id, self._base.core.incarnation, digest)
 
@@ -425,4 +426,5 @@ class Membership(GreetingNode):
             "pushes_dropped": traffic.pushes_dropped,
             "member": seat.node_id in self._base.master.view.members,
             "witness": seat.witness,
+            "follower": seat.follower,
         }

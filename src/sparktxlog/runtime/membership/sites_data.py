@@ -96,7 +96,9 @@ class SitesData:
 
         Raises:
             NotFoundError: This node is a witness, which hears of no transactions (definite).
+            FollowerError: This node is a follower, to which nobody says what it holds (definite).
         """
+        self._membership.epochs.check_no_follower()
         base = self._base
         if base.config.is_witness:
             raise NotFoundError(
@@ -143,13 +145,13 @@ class SitesData:
         )
 
     def _sites(self) -> list[Site]:
-        """Return this site and those of the peers that are no witnesses."""
+        """Return this site and those of the peers that are no witnesses and no followers."""
         master, status, replicas = self._base.master, self._base.master.status(), self._in_sync()
         state = master.member_state()
         found = [self._own_site(replicas)]
         for peer in status.peers:
             seat = master.view.seat(peer.peer)
-            if seat is None or seat.witness:
+            if seat is None or not seat.may_be_member:
                 continue
             name = str(peer.peer)
             shown = {str(origin): last for origin, last in peer.acquired.items()}
@@ -172,10 +174,13 @@ class SitesData:
 
 
 def voters_without(base: Foundation) -> dict[str, tuple[list[str], bool]]:
-    """Return for each node the others that answer, witnesses too, and if they are a majority."""
+    """Return for each node the others that answer, witnesses too, and if they are a majority.
+
+    Followers have no vote, and their loss changes nothing.
+    """
     status, view = base.master.status(), base.master.view
     answering = {str(status.node_id), *(name for name, link in base.links.items() if link.up)}
-    seats = [str(seat.node_id) for seat in view.roster]
+    seats = [str(seat.node_id) for seat in view.roster if not seat.follower]
     answering = (answering & set(seats)) - set(map(str, status.suspects))
     left = {site: sorted(answering - {site}) for site in seats}
     return {site: (voters, view.elects(voters)) for site, voters in left.items()}

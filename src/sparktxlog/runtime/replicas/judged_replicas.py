@@ -400,6 +400,7 @@ class Replicas:
     def applied(self, sites: int) -> int:
         """Return the position that the own replica (1) or any `sites` equal sites applied.
 
+        Followers count only for themselves: nobody relies on them (P38).
         Replicas that differ count together up to the last position where they were equal.  0 asks
         for the own replica, also one in which some tables stand still: its others can be read.
         """
@@ -424,7 +425,10 @@ class Replicas:
             still: Also those in which some tables stand still.
         """
         best: dict[str, int] = {}
+        view = self._base.master.view
         for site, state in self._states.items():
+            if site != self._node_id and view.follows(site):
+                continue
             in_sync = state.comparison.verdict is ReplicaVerdict.IN_SYNC
             if not (in_sync or (still and state.comparison.cause in OF_TABLES)):
                 continue

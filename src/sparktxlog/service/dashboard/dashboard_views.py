@@ -96,9 +96,9 @@ class DashboardViews:
         }
 
     def _losses(self) -> Sequence[Mapping[str, Any]]:
-        """Return what each node's loss would mean; a witness knows only which nodes would vote."""
+        """Return what each node's loss would mean; who orders nothing knows only who would vote."""
         node, found = self._node, list[View]()
-        if not node.config.is_witness:
+        if not node.config.is_witness and node.base.master.pulling is None:
             return node.survivals()
         for site, (voters, goes_on) in voters_without(node.base).items():
             said = "a majority of the votes" if goes_on else "NO majority of the votes"
@@ -290,7 +290,9 @@ def _sites(status: StatusAnswer) -> list[View]:
             y += round(-_RADIUS[1] * math.sin(turn * number))
         silent = peer is not None and (not peer["linked"] or name in status["suspects"])
         witness = any(one["witness"] for one in (seat, peer) if one is not None)
-        standing = "member" if name in status["members"] else "witness" if witness else "no member"
+        follower = seat is not None and seat["follower"]
+        role = "witness" if witness else "follower" if follower else "no member"
+        standing = "member" if name in status["members"] else role
         sites.append(
             {
                 "id": name,

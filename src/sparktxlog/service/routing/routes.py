@@ -224,7 +224,7 @@ _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
 def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
     query = (*_SUBMIT, FIRST_WINS)
     values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "body": bytes} | more
-    values = {"answer": Receipt, "body_bytes": None, "hot": True} | values
+    values = {"answer": Receipt, "body_bytes": None, "hot": True, "at_member": True} | values
     return Route(method="POST", path=path, name=name, summary=summary, **values)
 
 
@@ -237,7 +237,7 @@ def _tell(path: str, name: str, summary: str, body: Any, answer: Any = None) -> 
 def _decide(key: str, name: str, summary: str, body: Any = None, answer: Any = EpochView) -> Route:
     method, path = key.split(" ")
     values: dict[str, Any] = {"role": Role.ADMIN, "query": _DECIDED, "at_witness": True}
-    values |= {"body": body, "answer": answer}
+    values |= {"body": body, "answer": answer, "at_member": True}
     return Route(method=method, path=f"/v1{path}", name=name, summary=summary, **values)
 
 
@@ -315,6 +315,7 @@ _UPLOADS = (
         body_type=BINARY,
         answer=ReceivedBytes,
         body_bytes=PART_BYTES,
+        at_member=True,
     ),
 )
 
@@ -331,6 +332,7 @@ _MARKS = (
         query=_SUBMIT,
         body=MarkRequest,
         answer=Receipt,
+        at_member=True,
     ),
 )
 
@@ -346,6 +348,7 @@ _OPENED = (
         role=Role.CLIENT,
         body=OpenRequest,
         answer=OpenedTransaction,
+        at_member=True,
     ),
     _submit(
         f"{_OPEN_PATH}/{{id}}/operations",
@@ -620,7 +623,8 @@ _TABLE = f"{_SCHEMA}/tables/{{table}}"
 
 def _catalog(key: str, name: str, summary: str, **more: Any) -> Route:
     method, path = key.split(" ")
-    return Route(method=method, path=path, name=name, summary=summary, role=Role.CLIENT, **more)
+    values: dict[str, Any] = {"role": Role.CLIENT, "at_member": method != "GET"} | more
+    return Route(method=method, path=path, name=name, summary=summary, **values)
 
 
 _OF_CATALOG = Query("catalog_name", "Name of the catalog in the session.", required=True)
@@ -719,6 +723,7 @@ _CATALOG = (
         "report_metrics",
         "Take note of a client's metrics; they are not kept",
         body=MetricsRequest,
+        at_member=False,
     ),
     _catalog(
         f"GET {_TABLE}/credentials",

@@ -42,6 +42,18 @@ def test_applied_counts_equal_sites() -> None:
     assert known.passed_by(15, 1) == {"A": {}} and known.passed_by(41, 2) == {}
 
 
+def test_a_follower_counts_for_no_promise() -> None:
+    """P38: its replica is shown; only at itself its position is one."""
+    known = Replicas(base_of("A", hash_at, position=100_000, followers="F"))
+    for node, position in (("A", 20), ("B", 30), ("F", 40)):
+        known.accept(report(position, node), 1)
+    assert [known.applied(sites) for sites in (1, 2, 3)] == [20, 20, 0]
+    assert [line["node_id"] for line in known.status(2)] == ["A", "B", "F"]
+    own = Replicas(base_of("F", hash_at, position=100_000, followers="F"))
+    own.accept(report(40, "F"), 1)
+    assert own.applied(1) == 40
+
+
 def test_sites_with_one_worker_id_are_two_replicas() -> None:
     """Whoever copies a lake with its state to another site gives both workers one id."""
     known = replicas()
