@@ -58,6 +58,8 @@ ELSEWHERE = {
     "api/staging/staged_append.py": "unit/api/staging/test_executor_uploads.py",
     "api/streams/foreach_batch.py": "spark/api/test_streams.py",
     "api/streams/reader.py": "spark/api/test_streams.py",
+    "api/writing/background.py": "service/test_background_commits.py",
+    "api/writing/pending_commit.py": "service/test_background_commits.py",
     "api/writing/batches_of_transactions.py": "spark/api/test_grouped.py",
     "api/writing/merge.py": "spark/api/test_merge.py",
     "api/writing/operations.py": "spark/api/test_commit.py",

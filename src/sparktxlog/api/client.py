@@ -18,8 +18,9 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -28,6 +29,7 @@ from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import least_position
 from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
+from sparktxlog.api.writing.background import BackgroundCommits
 from sparktxlog.api.writing.operations import (
     Commits,
     Isolation,
@@ -36,6 +38,7 @@ from sparktxlog.api.writing.operations import (
     made_for_newest,
 )
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
+from sparktxlog.codec.containers.runs import RunLimits
 from sparktxlog.codec.rows import to_json
 from sparktxlog.codec.submits.alterations import put_change
 from sparktxlog.codec.submits.condition_requests import is_conflict, request_of_condition
@@ -61,8 +64,8 @@ from sparktxlog.model.ids import (
     transaction_id_to_text,
 )
 from sparktxlog.model.tables.alteration import TableChange
-from sparktxlog.model.tables.table import TableDefinition, VersionedTable
-from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.model.tables.table import TableDefinition, Tables, VersionedTable
+from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
 from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -112,6 +115,11 @@ class Transaction(TransactionDraft[Rows, Columns]):
     def id(self) -> str:
         """The transaction id, a UUID."""
         return transaction_id_to_text(self._id)
+
+    @property
+    def id_bytes(self) -> bytes:
+        """The same, 16 bytes."""
+        return self._id
 
     def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
         """Add an operation of a kind that carries rows."""
@@ -246,9 +254,27 @@ class Transaction(TransactionDraft[Rows, Columns]):
             self._receipt = self._submit()
         return self._receipt
 
-    def _submit(self) -> Receipt:
+    def hand_over(self) -> TransactionRequest | None:
+        """Return it as it is submitted, None = it does nothing; it takes nothing more.
+
+        Raises:
+            LocalProtocolError: It is submitted already (definite).
+        """
+        self._takes_more()
+        self._posted = True
+        return self._request()
+
+    def travels_in_runs(self, level: str) -> bool:
+        """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
+        is_plain = not (self._is_sync or self._participants or self._first_wins)
+        is_plain = is_plain and self._session.name is None and self._timeout_s is None
+        is_plain = is_plain and self._level == level and self._condition() is None
+        is_plain = is_plain and not self._schemas and bool(self._operations)
+        return is_plain and all(one.kind in ROW_KINDS for one in self._operations)
+
+    def _request(self) -> TransactionRequest | None:
         if self._only_read(*self._operations):
-            return Receipt.of_nothing(parse_level(self._level)[0])
+            return None
         for operation in self._operations:
             if operation.kind is not OperationKind.CREATE_TABLE:
                 operation.schema_version = self._schemas.get(operation.table.lower())
@@ -256,7 +282,7 @@ class Transaction(TransactionDraft[Rows, Columns]):
         # Without an id from the user nothing is recorded.
         is_recorded = self._given or not self._is_nothing or condition is not None
         is_recorded = is_recorded or bool(self._participants)
-        request = TransactionRequest(
+        return TransactionRequest(
             operations=self._operations,
             transaction_id=self.id if is_recorded else None,
             session=self._session.name,
@@ -266,6 +292,11 @@ class Transaction(TransactionDraft[Rows, Columns]):
             is_sync=self._is_sync,
             participants=list(self._participants) or None,
         )
+
+    def _submit(self) -> Receipt:
+        request = self._request()
+        if request is None:
+            return Receipt.of_nothing(parse_level(self._level)[0])
         return self._link.commit(
             encode_request(request),
             self._id,
@@ -306,7 +337,10 @@ class Client(LogClient, Commits[Rows, Columns]):
         super().__init__(link, link.timeout_s)
         self._level = level
         self._definitions: dict[str, VersionedTable] = {}
+        #: Tables as they were when a node was asked last.
+        self.known_tables = Tables(cast("dict[str, TableDefinition]", self._definitions))
         self._info: dict[str, Any] | None = None
+        self._backgrounds: list[BackgroundCommits] = []
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -415,17 +449,16 @@ class Client(LogClient, Commits[Rows, Columns]):
             wanted = OperationKind(kind)
         except ValueError as error:
             raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
-        if self._info is None:
-            self._info = self.info()
+        limits = self._run_limits()
         given, key = arrow_table(rows), table_name(table).lower()
         made = made_for_newest(
             self.table(table, fresh=False),
             lambda: self.table(table),
             lambda known: transactions_of(known, wanted, given, transaction_column),
         )
-        most = min(run_transactions, self._info["run_limit_transactions"])
+        most = min(run_transactions, limits.transactions)
         own = Session(session, rollback)
-        runs = made.runs(most, self._info["run_limit_bytes"], time.time_ns() // 1000, own)
+        runs = made.runs(most, limits.size_bytes, time.time_ns() // 1000, own)
         level = level or self._level
 
         def send(run: EncodedRun) -> Receipt:
@@ -443,6 +476,107 @@ class Client(LogClient, Commits[Rows, Columns]):
         if any(map(is_conflict, found.rejections)):
             self._definitions.pop(key, None)
         return found
+
+    # -- commits in the background --------------------------------------------------------------
+
+    def background(
+        self,
+        *,
+        level: str | None = None,
+        session: str | None = None,
+        rollback: Rollback = "transaction",
+        timeout: float | None = None,
+        limit_bytes: int = 64 << 20,
+    ) -> BackgroundCommits:
+        """Begin commits that the caller does not wait for: each call returns a future at once.
+
+            with client.background() as later:
+                pending = later.append("readings", [{"id": 1, "v": 20.5}])
+                pending.id, pending.done()
+                pending.result(level="applied", timeout=60)  # a receipt, or why it failed
+
+        They are sent by one thread, many in a request, in the order of the calls, and ordered in
+        that order.  The end of the block, `flush` and `close` wait for all of them, and raise the
+        first failure that nobody took.  Rows are copied; what is wrong with them is raised at once.
+
+        **What it does not promise.**  Before its future is done nothing is known of a commit: if
+        this process is killed, those that were not sent never happen, and those under way may or
+        may not (ask for their ids).  One that fails does not stop those after it.  If the outcome
+        of one is unknown, it may be ordered after those.
+
+        Args:
+            level: How far they must get, instead of the client's.
+            session: Name of the session that they are in; default: one of their own.
+            rollback: "session": after a failure nothing more is sent; all that waits, and each
+                further call, fails with `SessionRolledBackError`.  What travelled in the same run
+                and was ordered takes effect.
+            timeout: Seconds for each request, and for room in a full queue; instead of the
+                client's.
+            limit_bytes: About how much memory commits that are not settled may take; a call that
+                finds it full waits for room, then raises `BusyError` (definite).
+
+        Raises:
+            InvalidRequestError: No such level or rollback, or `limit_bytes` is no size (definite).
+            TransportError: No node answers (definite).
+        """
+        parse_level(level or self._level)
+        if type(limit_bytes) is not int or limit_bytes < 1:
+            raise InvalidRequestError(
+                f"limit_bytes={limit_bytes!r} is no number of bytes",
+                hint="Give a whole number, such as 64 << 20.",
+                field="limit_bytes",
+                value=limit_bytes,
+            )
+        made = BackgroundCommits(
+            self,
+            self._link,
+            level=level or self._level,
+            timeout_s=self._seconds(timeout),
+            session=Session(session or str(uuid.uuid4()), rollback),
+            limit_bytes=limit_bytes,
+            limits=self._run_limits(),
+        )
+        self._backgrounds.append(made)
+        return made
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all commits in the background are settled; see `BackgroundCommits.flush`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for one in list(self._backgrounds):
+            one.flush(None if end is None else max(0.0, end - time.monotonic()))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close the connections, after what was committed in the background is settled.
+
+        Args:
+            timeout: Seconds for that, see `BackgroundCommits.close`.
+
+        Raises:
+            TxLogError: The first failure of a commit in the background that nobody took.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        with ExitStack() as closing:
+            closing.callback(super().close)
+            for one in self._backgrounds:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                closing.callback(one.close, left)
+
+    def begin(self, level: str) -> Transaction:
+        """Begin a transaction with a level, and nothing else."""
+        return self.transaction(level=level)
+
+    def forget_background(self, commits: BackgroundCommits) -> None:
+        """Leave out what was closed from what this client closes."""
+        if commits in self._backgrounds:
+            self._backgrounds.remove(commits)
+
+    def _run_limits(self) -> RunLimits:
+        if self._info is None:
+            self._info = self.info()
+        return RunLimits(
+            transactions=self._info["run_limit_transactions"],
+            size_bytes=self._info["run_limit_bytes"],
+        )
 
     # -- questions ------------------------------------------------------------------------------
 
