@@ -24,31 +24,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
+from sparktxlog.api.given_data import Columns, Rows, arrow_table
 from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import least_position
 from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.writing.background import BackgroundCommits
-from sparktxlog.api.writing.operations import (
-    Commits,
-    Isolation,
-    NewTable,
-    TransactionDraft,
-    made_for_newest,
-)
+from sparktxlog.api.writing.held_transaction import HeldTransaction
+from sparktxlog.api.writing.operations import Commits, Isolation, made_for_newest
+from sparktxlog.api.writing.request_transaction import Transaction, TransactionOptions
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
 from sparktxlog.codec.containers.runs import RunLimits
-from sparktxlog.codec.rows import to_json
-from sparktxlog.codec.submits.alterations import put_change
-from sparktxlog.codec.submits.condition_requests import is_conflict, request_of_condition
+from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import (
-    ColumnRequest,
-    OperationRequest,
-    TransactionRequest,
-    arrow_text,
-    encode_request,
-    microseconds,
     parse_level,
 )
 from sparktxlog.codec.submits.transactions import Rollback, Session
@@ -63,248 +51,12 @@ from sparktxlog.model.ids import (
     transaction_id_from_text,
     transaction_id_to_text,
 )
-from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition, Tables, VersionedTable
-from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
-
-
-class Transaction(TransactionDraft[Rows, Columns]):
-    """Operations over one or more tables that take effect together or not at all.
-
-    Made by `Client.transaction`.  The end of its `with` block submits it; an error inside drops it.
-    Without a `with` block, `commit` submits it.
-    """
-
-    _another = "client.transaction()"
-
-    def __init__(
-        self,
-        link: Nodes,
-        *,
-        transaction_id: str | None,
-        first_wins: bool,
-        session: Session,
-        level: str,
-        timeout_s: float | None,
-        valid_until: datetime | None,
-        isolation: Isolation,
-        is_sync: bool,
-        participants: Sequence[str],
-    ) -> None:
-        super().__init__(isolation, level, is_sync=is_sync, participants=participants)
-        self._link = link
-        self._id = (
-            transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
-        )
-        #: The user gave the id: a transaction without effect is still recorded under it.
-        self._given = transaction_id is not None
-        self._first_wins = first_wins
-        self._session = session
-        self._timeout_s = timeout_s
-        self._valid_until = valid_until
-        self._operations: list[OperationRequest] = []
-        self._schemas: dict[str, int] = {}
-        self._is_nothing = True
-        self._posted = False
-
-    @property
-    def id(self) -> str:
-        """The transaction id, a UUID."""
-        return transaction_id_to_text(self._id)
-
-    @property
-    def id_bytes(self) -> bytes:
-        """The same, 16 bytes."""
-        return self._id
-
-    def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
-        """Add an operation of a kind that carries rows."""
-        operation = OperationRequest(kind=kind, table=table)
-        if is_row_list(rows):
-            operation.rows = [to_json(row) for row in rows]
-            count = len(operation.rows)
-        else:
-            given = arrow_table(rows)
-            operation.arrow, count = arrow_text(given), given.num_rows
-        self._add(operation, is_nothing=not count and kind is not OperationKind.OVERWRITE)
-
-    def _create(self, columns: Columns, table: NewTable) -> None:
-        self._add(
-            OperationRequest(
-                kind=OperationKind.CREATE_TABLE,
-                table=table.table,
-                columns=[
-                    ColumnRequest(name=c.name, type=c.type, nullable=c.nullable, comment=c.comment)
-                    for c in columns_given(columns)
-                ],
-                keys=list(table.keys),
-                partition_by=list(table.partition_by),
-                deletion_vectors=table.deletion_vectors,
-                is_sync=table.is_sync or None,
-                cluster_by=list(table.cluster_by) or None,
-                comment=table.comment or None,
-                properties=None if table.properties is None else dict(table.properties),
-            )
-        )
-
-    def _append_new(self, table: str, rows: Rows) -> None:
-        raise InvalidRequestError(
-            f"a Client has no tables in which the keys of table {table!r} could be looked up",
-            hint="Use upsert, which replaces the rows that are there, or append from Spark: "
-            "sparktxlog.connect(spark, url).",
-            table=table,
-            field="on_duplicate",
-        )
-
-    def _alter(self, table: str, change: TableChange) -> None:
-        kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
-        operation = OperationRequest(kind=kind, table=table)
-        put_change(change, operation)
-        self._add(operation)
-
-    def _delete_where(self, table: str, predicate: str) -> None:
-        self._add(
-            OperationRequest(kind=OperationKind.DELETE_WHERE, table=table, predicate=predicate)
-        )
-
-    def read_at(self, position: int, *tables: str) -> None:
-        """Note that tables were read as they were at a position: nobody may write to them since.
-
-        A client has no tables of its own.  The rows come from a replica of the site, as
-        `client.snapshot()` names them, or from anybody that knows a position.  The oldest of
-        several positions counts for all tables.
-
-        Args:
-            position: The last transaction that was visible to the reader, 0 = none.
-            tables: Names.
-
-        Raises:
-            LocalProtocolError: It was begun without `isolation="serializable"`, or is submitted
-                already (definite).
-            InvalidRequestError: It is no position, or no table is named (definite).
-            InvalidNameError: A name is outside the allowed pattern (definite).
-        """
-        self._check_records_reads()
-        if type(position) is not int or position < 0 or not tables:
-            raise InvalidRequestError(
-                f"tables {list(tables)} were read at {position!r}",
-                hint="Write t.read_at(position, 'orders', …), with a whole number from 0.",
-                field="position" if tables else "tables",
-                value=position,
-            )
-        names = [table_name(table) for table in tables]
-        self._takes_more()
-        self._record(position, names)
-
-    def expect_schema(self, table: str, schema_version: int) -> None:
-        """Say for which schema version of a table the operations of the transaction are made.
-
-        If the table has another one, the commit raises StaleSchemaError, which `retry` repeats.
-        Otherwise the rows are only compared with the columns that the table has by then.
-
-        Args:
-            table: Its name.
-            schema_version: `client.table(name).schema_version` of the definition that was used.
-
-        Raises:
-            InvalidRequestError: It is no version, or not the one expected before (definite).
-            LocalProtocolError: The transaction is submitted already (definite).
-        """
-        table = table_name(table).lower()
-        expected = self._schemas.get(table, schema_version)
-        if type(schema_version) is not int or schema_version < 1 or schema_version != expected:
-            raise InvalidRequestError(
-                f"table {table!r}: {schema_version!r} is no schema version that it can have"
-                + ("" if schema_version == expected else f", not {expected}"),
-                hint="It is a whole number, 1 or more: client.table(name).schema_version.",
-                field="schema_version",
-                value=schema_version,
-            )
-        self._takes_more()
-        self._schemas[table] = schema_version
-
-    def _takes_more(self) -> bool:
-        self._take_more(self._posted)
-        return True
-
-    def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
-        self._takes_more()
-        operation.table = table_name(operation.table)
-        self._operations.append(operation)
-        self._is_nothing = self._is_nothing and is_nothing
-
-    def commit(self) -> Receipt:
-        """Submit it and return the receipt; again, it returns the same one.
-
-        After an unknown outcome it may be called again: the id makes both one transaction.
-
-        Raises:
-            ConflictError: What it read or expected does not hold, or a table changed; again, it
-                is the same error, and a new attempt needs a new transaction (definite).
-            CommitRejectedError: It does not take effect; the class says why (definite).
-            CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
-            UnreachableError: No node could be reached; nothing was sent (definite).
-        """
-        self._posted = True
-        if self._receipt is None:
-            self._receipt = self._submit()
-        return self._receipt
-
-    def hand_over(self) -> TransactionRequest | None:
-        """Return it as it is submitted, None = it does nothing; it takes nothing more.
-
-        Raises:
-            LocalProtocolError: It is submitted already (definite).
-        """
-        self._takes_more()
-        self._posted = True
-        return self._request()
-
-    def travels_in_runs(self, level: str) -> bool:
-        """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
-        is_plain = not (self._is_sync or self._participants or self._first_wins)
-        is_plain = is_plain and self._session.name is None and self._timeout_s is None
-        is_plain = is_plain and self._level == level and self._condition() is None
-        is_plain = is_plain and not self._schemas and bool(self._operations)
-        return is_plain and all(one.kind in ROW_KINDS for one in self._operations)
-
-    def _request(self) -> TransactionRequest | None:
-        if self._only_read(*self._operations):
-            return None
-        for operation in self._operations:
-            if operation.kind is not OperationKind.CREATE_TABLE:
-                operation.schema_version = self._schemas.get(operation.table.lower())
-        condition = self._condition()
-        # Without an id from the user nothing is recorded.
-        is_recorded = self._given or not self._is_nothing or condition is not None
-        is_recorded = is_recorded or bool(self._participants)
-        return TransactionRequest(
-            operations=self._operations,
-            transaction_id=self.id if is_recorded else None,
-            session=self._session.name,
-            rollback=self._session.rollback,
-            valid_until=microseconds(self._valid_until),
-            conditions=request_of_condition(condition),
-            is_sync=self._is_sync,
-            participants=list(self._participants) or None,
-        )
-
-    def _submit(self) -> Receipt:
-        request = self._request()
-        if request is None:
-            return Receipt.of_nothing(parse_level(self._level)[0])
-        return self._link.commit(
-            encode_request(request),
-            self._id,
-            level=self._level,
-            timeout_s=self._timeout_s,
-            after=self._read_position,
-            first_wins=self._first_wins,
-        )
 
 
 class Client(LogClient, Commits[Rows, Columns]):
@@ -388,10 +140,8 @@ class Client(LogClient, Commits[Rows, Columns]):
                 what cannot be participants (definite).
             InvalidNameError: The id is no UUID (definite).
         """
-        return Transaction(
-            self._link,
-            transaction_id=None if transaction_id is None else str(transaction_id),
-            first_wins=first_wins,
+        options = TransactionOptions(
+            transaction_id=transaction_id,
             session=Session(session, rollback),
             level=level or self._level,
             timeout_s=timeout,
@@ -400,6 +150,64 @@ class Client(LogClient, Commits[Rows, Columns]):
             is_sync=is_sync,
             participants=participants,
         )
+        return Transaction(self._link, options, first_wins=first_wins)
+
+    def open_transaction(
+        self,
+        *,
+        lease: float = 60.0,
+        transaction_id: str | uuid.UUID | None = None,
+        session: str | None = None,
+        level: str | None = None,
+        timeout: float | None = None,
+        valid_until: datetime | None = None,
+        isolation: Isolation = None,
+        is_sync: bool = False,
+        participants: Sequence[str] = (),
+        rollback: Rollback = "session",
+    ) -> HeldTransaction:
+        """Begin a transaction that a node holds: what is added is sent at once, not kept here.
+
+            with client.open_transaction(lease=600) as tx:
+                for batch in batches:  # more than fits into memory
+                    tx.append("readings", batch)
+                tx.delete_where("readings", "value IS NULL")
+
+        The node checks each operation when it comes; one that is refused is not in it, and the
+        others are.  Many rows travel as files, a piece at a time, also those of a stream of Arrow
+        such as a `pyarrow.RecordBatchReader`.  A broken connection repeats a request, which adds
+        nothing twice.  An error in the block rolls it back.  Nothing is locked meanwhile, and
+        nothing is in the log before the commit.
+
+        It is open at one node, from its first operation on.  It ends without effect if that node
+        ends, or if it hears nothing for `lease` seconds (`renew`).
+
+        Args:
+            lease: Seconds, 1 to 3,600.
+            transaction_id: As `transaction`, like all others.
+            session: See there.
+            level: See there.
+            timeout: Seconds for each request, repeats included; instead of the client's.
+            valid_until: See there.
+            isolation: See there; what is read and expected is said before the first operation.
+            is_sync: See there.
+            participants: See there.
+            rollback: See there.
+
+        Raises:
+            InvalidRequestError: As `transaction`, or no such lease (definite).
+        """
+        options = TransactionOptions(
+            transaction_id=transaction_id,
+            session=Session(session, rollback),
+            level=level or self._level,
+            timeout_s=timeout,
+            valid_until=valid_until,
+            isolation=isolation,
+            is_sync=is_sync,
+            participants=participants,
+        )
+        return HeldTransaction(self._link, options, table=self.table, lease_s=lease)
 
     def _newest_definition(self, table: str) -> TableDefinition:
         return self.table(table)
