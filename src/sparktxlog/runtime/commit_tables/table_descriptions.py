@@ -166,6 +166,7 @@ class TableDescriptions:
             cluster_by=_clustering(state),
             properties=properties,
             deletion_vectors=properties.get("delta.enableDeletionVectors") == "true",
+            is_sync=state.is_sync,
             location=unquote(urlsplit(shown.location).path),
             schema_version=state.changed_version,
             version=state.version,
