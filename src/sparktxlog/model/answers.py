@@ -401,6 +401,9 @@ class PeerState(TypedDict):
     round: int
     busy: bool
     acquired: dict[str, int]
+    #: How this node's vector stands to that one, as it was heard last: `equal`, `ahead`, `behind`,
+    #: or `apart`, of which neither is the later one; None = not heard yet.
+    stands: str | None
     clock_offset_us: int | None
     sent_bytes: int
     received_bytes: int
@@ -576,6 +579,8 @@ class StatusAnswer(EpochView):
     incoming_bytes: int
     unstamped_runs: int
     counter: int
+    #: The vector of this node: origin → all of its runs up to this number are durable here.
+    acquired: dict[str, int]
     busy: bool
     round: int
     empty_rounds: int

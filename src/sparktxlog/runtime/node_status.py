@@ -121,6 +121,7 @@ class NodeStatus:
             "incoming_bytes": status.incoming_bytes,
             "unstamped_runs": status.unstamped_runs,
             "counter": status.counter,
+            "acquired": status.acquired,
             "busy": status.busy,
             "round": status.round,
             "empty_rounds": status.empty_rounds,

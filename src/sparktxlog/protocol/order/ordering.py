@@ -747,6 +747,7 @@ class Ordering:
             incoming_runs=sum(len(stream.runs) for stream in streams),
             incoming_transactions=sum(s.known - s.watermark for s in streams),
             incoming_bytes=sum(stream.payload_bytes for stream in streams),
+            acquired={stream.origin: stream.acquired for stream in streams},
             unstamped_runs=len(self._staging.runs),
             round=self._rounds.number,
             empty_rounds=self._empty_rounds,

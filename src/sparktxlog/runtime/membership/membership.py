@@ -27,7 +27,7 @@ from sparktxlog.protocol.messages.events import Event, LinkChanged, PayloadArriv
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.versions import OLDEST, deciders
 from sparktxlog.protocol.messages.view import Phase, Seat, View
-from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
+from sparktxlog.protocol.order.status import MasterStatus, PeerStatus, compared
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs, elsewhere, has_moved
@@ -390,10 +390,12 @@ class Membership(GreetingNode):
                 busy=False,
                 known_of_me=None,
             )
-            found.append(self._peer(seat, peer, link, now))
+            found.append(self._peer(seat, peer, link, status.acquired, now))
         return found
 
-    def _peer(self, seat: Seat, peer: PeerStatus, link: PeerLink, now: int) -> PeerState:
+    def _peer(
+        self, seat: Seat, peer: PeerStatus, link: PeerLink, acquired: dict[str, int], now: int
+    ) -> PeerState:
         heard_at, traffic = peer.last_post_at, link.traffic
         trip_s = link.posts.round_trip_s
         pace = self.aside.paces.get(peer.peer, SitePace())
@@ -416,6 +418,7 @@ class Membership(GreetingNode):
             "round": peer.round,
             "busy": peer.busy,
             "acquired": dict(peer.acquired),
+            "stands": None if heard_at is None else compared(acquired, peer.acquired),
             "clock_offset_us": peer.clock_offset_us,
             "sent_bytes": traffic.sent_bytes,
             "received_bytes": traffic.received_bytes,
