@@ -390,6 +390,20 @@ class NoQuorumError(CommitRejectedError, code="no-quorum", retryable=True, http_
     )
 
 
+class MembersMissingError(
+    CommitRejectedError, code="members-missing", retryable=True, http_status=503
+):
+    """A large transaction is refused while a site is missing, by `whole-cluster-above-bytes`.
+
+    Fields: `waits_for` (missing nodes), `size_bytes`, `limit_bytes`.
+    """
+
+    way_out = (
+        "Submit it again once all sites are members; `sparktxlog status` names who is missing.  Or "
+        "load it in smaller transactions."
+    )
+
+
 class PausedError(CommitRejectedError, code="paused", retryable=True, http_status=503):
     """An operator paused the node: it takes no transactions."""
 

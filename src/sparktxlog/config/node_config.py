@@ -386,6 +386,11 @@ class NodeConfig:
         "Bytes of own runs not yet ordered; above that submits are refused as busy. A quarter is "
         "for synchronous ones that wait for members, the rest for all others."
     )
+    whole_cluster_above_bytes: int = Setting(counted(0, 1 << 50), 0)(
+        "Transactions and runs of more bytes (files and rows) are refused while a site is missing "
+        "or no member: `members-missing`, definite. So no site has to catch up with a bulk load; "
+        "the price: any one site that is down stops such loads. 0: none is refused."
+    )
     stage_timeout: float = Setting(ranged(0.01, 86_400), 60.0)(
         "Seconds after which a run with staged files is stamped even if too few members hold the "
         "files."

@@ -112,6 +112,13 @@ class PreparedTransaction:
         """Number of rows it carries."""
         return sum(operation.carried for operation in self.operations)
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its files and rows."""
+        files = [file for one in self.operations for file in one.files]
+        size = sum(file.size_bytes for file in (*files, *self.commit_files))
+        return size + sum(one.rows.nbytes for one in self.operations if one.rows is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
