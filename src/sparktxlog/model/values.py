@@ -85,8 +85,12 @@ def read_node_id(value: Any) -> NodeId:
         raise ValueError(error.hint) from error
 
 
+#: Path of an address: where a reverse proxy has the node.
+_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+
+
 def read_url(value: Any) -> str:
-    """Read one address: scheme, host and port."""
+    """Read one address: scheme, host and port; a path, if the node is after a reverse proxy."""
     text = read_text(value).rstrip("/")
     parts = urlsplit(text)
     try:
@@ -95,9 +99,9 @@ def read_url(value: Any) -> str:
         raise ValueError("expected a port between 1 and 65535") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError("expected a URL such as http://10.0.0.1:7070")
-    if parts.path or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("expected scheme, host and port only")
-    return text.lower()
+    if parts.query or parts.fragment or "@" in parts.netloc or not _PATH.fullmatch(parts.path):
+        raise ValueError("expected scheme, host and port, and perhaps a path such as /site-b")
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path}"
 
 
 def read_urls(value: Any) -> str:
