@@ -768,12 +768,10 @@ class ReportAnswer(TypedDict):
 
 
 class SettingValue(TypedDict):
-    """A setting's value, and where it was given; beside that what is configured."""
+    """A setting's value and its origin; what would be in force without a change, and where."""
 
     value: Any
-    #: `default`, where it was configured, or `set at run time`.
     origin: str
-    #: What would be in force without a change at run time, and where that was given.
     configured: Any
     configured_by: str
     #: When it was set at run time, microseconds since 1970 UTC; None = it was not.

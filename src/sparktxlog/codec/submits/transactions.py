@@ -117,7 +117,9 @@ class PreparedTransaction:
         """Bytes of its files and rows."""
         files = [file for one in self.operations for file in one.files]
         size = sum(file.size_bytes for file in (*files, *self.commit_files))
-        return size + sum(one.rows.nbytes for one in self.operations if one.rows is not None)
+        for one in self.operations:
+            size += 0 if one.rows is None else int(one.rows.nbytes)
+        return size
 
 
 @dataclass(frozen=True, slots=True)
