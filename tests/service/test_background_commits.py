@@ -98,6 +98,18 @@ def test_a_level_above_that_of_the_sender_is_waited_for(client: Client, table: s
         assert pending[0].result(0.2, level="applied").late, "no worker applies here"
 
 
+def test_a_callback_cannot_wait_for_all_and_what_it_raises_is_logged(
+    node: NodeProcess, client: Client, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with client.background() as later:
+        later.append(table, row(0)).result(60)
+        with standing_still(node):
+            pending = later.append(table, row(1))
+            pending.add_done_callback(lambda _: later.flush())
+        assert later.append(table, row(2)).result(60).outcome == "committed"
+    assert "they wait for it" in caplog.text and pending.id in caplog.text
+
+
 def test_what_is_no_row_goes_alone_in_its_turn(client: Client, table: str) -> None:
     other = f"{table}_2"
     client.create_table(other, COLUMNS)

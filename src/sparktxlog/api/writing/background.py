@@ -218,6 +218,8 @@ class BackgroundCommits:
         #: Commits that were called, and that were settled, in that order.
         self._called = self._settled = 0
         self._sending = self._closed = self._is_given_up = False
+        #: The thread that sends.
+        self._sender = 0
         #: Failures that nobody took, in their order.
         self._failed: dict[PendingCommit, None] = {}
         #: The first failure of a session that fails together.
@@ -388,6 +390,7 @@ class BackgroundCommits:
     # -- the thread that sends ------------------------------------------------------------------
 
     def _send_all(self) -> None:
+        self._sender = threading.get_ident()
         while items := self._next():
             try:
                 self._send(items)
@@ -527,9 +530,15 @@ class BackgroundCommits:
 
         Raises:
             CommitStateUnknownError: Not in time; they go on (not definite).
+            LocalProtocolError: A callback of a commit called it (definite).
             TxLogError: The first failure whose result nobody asked for; field `failed` says how
                 many there were.  All of them count as taken then; their futures keep them.
         """
+        if threading.get_ident() == self._sender:
+            raise LocalProtocolError(
+                "a callback of a commit waits for all commits, and they wait for it",
+                hint="Call flush() or close() in another thread.",
+            )
         with self.changed:
             called = self._called
             if not self.changed.wait_for(lambda: self._settled >= called, timeout):
