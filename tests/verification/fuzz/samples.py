@@ -248,6 +248,9 @@ def _catalog_bodies() -> dict[str, tuple[str, bytes]]:
     }
     return {
         f"POST {CATALOG_API}/schemas": _json({"name": "s", "catalog_name": "tx"}),
+        f"POST {CATALOG_API}/temporary-table-credentials": _json(
+            {"table_id": _ID, "operation": "READ"}
+        ),
         f"{schema}/staging-tables": _json({"name": "t"}),
         f"{schema}/tables": _json(table),
         f"{schema}/tables/{{table}}": _json(update),

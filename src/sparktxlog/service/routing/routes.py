@@ -13,6 +13,8 @@ from typing import Any
 from sparktxlog.codec import wire
 from sparktxlog.codec.delta_catalog.catalog_answers import (
     CatalogConfig,
+    CatalogInfo,
+    CatalogsAnswer,
     CatalogTable,
     CredentialsAnswer,
     DroppedAnswer,
@@ -22,6 +24,7 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     SchemaAnswer,
     SchemasAnswer,
     StagingTableAnswer,
+    TemporaryCredentials,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CATALOG_API,
@@ -31,6 +34,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     NewSchemaRequest,
     RenameTableRequest,
     StagingTableRequest,
+    TemporaryCredentialsRequest,
     UpdateTableRequest,
 )
 from sparktxlog.codec.submits.mark_requests import MarkRequest
@@ -644,6 +648,19 @@ _CATALOG = (
         f"GET {CATALOG_API}/metastore_summary", "metastore", "The log", answer=MetastoreAnswer
     ),
     _catalog(
+        f"GET {CATALOG_API}/catalogs",
+        "list_catalogs",
+        "Catalogs: the log is one",
+        query=_OF_PAGE,
+        answer=CatalogsAnswer,
+    ),
+    _catalog(
+        f"GET {CATALOG_API}/catalogs/{{name}}",
+        "get_catalog",
+        "The log as a catalog, whatever a session calls it",
+        answer=CatalogInfo,
+    ),
+    _catalog(
         f"GET {CATALOG_API}/schemas",
         "list_schemas",
         "Schemas of commit tables",
@@ -663,7 +680,10 @@ _CATALOG = (
     _catalog(
         f"DELETE {CATALOG_API}/schemas/{{full_name}}",
         "drop_schema",
-        "Drop an empty schema",
+        "Drop a schema",
+        query=(
+            Query("force", "`true`: drop the commit tables in it first, each as a transaction."),
+        ),
         answer=DroppedAnswer,
     ),
     _catalog(
@@ -676,7 +696,7 @@ _CATALOG = (
     _catalog(
         f"GET {CATALOG_API}/tables/{{full_name}}",
         "get_table",
-        "A table, without its columns",
+        "A table",
         answer=CatalogTable,
     ),
     _catalog(
@@ -684,6 +704,13 @@ _CATALOG = (
         "drop_table",
         "Drop a commit table; its files stay",
         answer=DroppedAnswer,
+    ),
+    _catalog(
+        f"POST {CATALOG_API}/temporary-table-credentials",
+        "temporary_table_credentials",
+        "Credentials for a table by its id, if the node gives any",
+        body=TemporaryCredentialsRequest,
+        answer=TemporaryCredentials,
     ),
     _catalog(
         f"POST {_SCHEMA}/staging-tables",
