@@ -284,7 +284,7 @@ def listed_table(catalog: str, shown: ShownTable) -> CatalogTable:
 
 
 def schema_answer(
-    catalog: str, schema: str, comment: str, properties: Mapping[str, str]
+    catalog: str, schema: str, comment: str = "", properties: Mapping[str, str] | None = None
 ) -> SchemaAnswer:
     """Return a schema; its id is its name."""
     return SchemaAnswer(
@@ -293,7 +293,7 @@ def schema_answer(
         full_name=f"{catalog}.{schema}",
         schema_id=schema,
         comment=comment,
-        properties=dict(properties),
+        properties=dict(properties or {}),
     )
 
 
