@@ -78,7 +78,6 @@ ELSEWHERE = {
     "cli/example.py": "unit/cli/test_command_line.py",
     "cli/serve.py": "unit/cli/test_command_line.py",
     "codec/containers/payload.py": "unit/codec/test_golden.py",
-    "codec/delta_catalog/catalog_answers.py": _CATALOG,
     "codec/delta_catalog/catalog_requests.py": _CATALOG,
     "codec/delta_catalog/table_states.py": _CATALOG,
     "codec/lexer.py": "unit/codec/test_predicate.py",

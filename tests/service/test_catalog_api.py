@@ -174,6 +174,7 @@ def test_a_schema_is_dropped_with_its_tables(
             assert told(refused) == (409, "UpdateRequirementConflictException")
             assert "force=true" in refused[1]["message"]
             assert told(await caller.ask("DELETE", f"{drop}?force=false"))[0] == 409
+            assert told(await caller.ask("DELETE", f"{drop}?force=1"))[0] == 400
 
             # One that fails in the middle says so, and a repeat goes on.
             held = caller.node.catalog

@@ -136,7 +136,11 @@ class CatalogRoutes(RouteHandlers):
         schema = _parts(full_name, 2)[1]
         check_writes(lambda: (f"{schema}.*",))
         name = self._catalog.schemas.check_droppable(schema)
-        if (force or "").lower() == "true":
+        if force is not None and force.lower() not in ("true", "false"):
+            raise InvalidRequestError(
+                f"force is {force[:40]!r}, expected true or false", field="force", value=force[:40]
+            )
+        if force is not None and force.lower() == "true":
             await self._empty(name)
         await self._catalog.schemas.drop(name)
         return DroppedAnswer()
