@@ -70,8 +70,8 @@ _SUPPORTED = [
     if route.path.startswith(f"{DELTA_API}/v1/") and route.name != "catalog_config"
 ]
 
-#: A page of tables ends after the table that has this column: an answer has some MB at most.
-_MOST_COLUMNS = 10_000
+#: A page of tables ends after the table that has this column: an answer has 12 MB or so at most.
+_MOST_COLUMNS = 50_000
 
 
 class CatalogRoutes(RouteHandlers):
