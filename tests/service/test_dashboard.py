@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import socket
-import threading
 import tomllib
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,7 +18,6 @@ import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller
-from tests.support.browser import browser_page
 from tests.support.command_line import invoke
 from tests.support.replica_lakes import report_of
 
@@ -339,41 +337,3 @@ def test_news_are_told_and_end_with_the_node(tmp_path: Path) -> None:
             await stream.read()
 
     asyncio.run(main())
-
-
-def test_a_browser_shows_news_and_asks_nobody_else(tmp_path: Path) -> None:
-    """Scripts obey the page's own policy, and what a person types stays."""
-    nodes: dict[str, Node] = {}
-    started, done = threading.Event(), threading.Event()
-
-    async def main() -> None:
-        async with cluster(tmp_path, "AB") as found:
-            nodes.update(found)
-            started.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    try:
-        assert started.wait(90)
-        root = nodes["A"].config.master_url
-        with browser_page(tmp_path / "profile") as page:
-            page.open(f"{root}/dashboard/queue")
-            page.until("document.body.innerText.includes('Nothing is ordered here')")
-            page.until("!!window.htmx && !!window.Idiomorph")
-            page.value("document.querySelector('input').value = 'typed'")
-            page.value("document.querySelector('input').focus()")
-            page.value("window.mark = 'not loaded again'")
-            commit(nodes["B"])
-            page.until("document.querySelectorAll('tr').length === 4")
-            assert page.value("document.activeElement.value") == "typed"
-            assert page.value("window.mark") == "not loaded again"
-            page.open(f"{root}/")
-            assert page.value("document.querySelectorAll('svg circle').length") == 2
-            wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-            assert not page.value(wide)
-            assert [url for url in page.asked if not url.startswith(root)] == []
-            assert page.errors == []
-    finally:
-        done.set()
-        thread.join()
