@@ -239,7 +239,7 @@ def test_a_token_is_the_password(tmp_path: Path) -> None:
 def test_scripts_are_what_their_authors_published() -> None:
     listed = tomllib.loads((STATIC / "vendored.toml").read_text())["script"]
     found = {item.name: item.read_bytes() for item in STATIC.iterdir()}
-    assert {one["file"] for one in listed} == {name for name in found if name.endswith(".js")}
+    assert {one["file"] for one in listed} == {name for name in found if name.endswith(".min.js")}
     for one in listed:
         assert hashlib.sha256(found[one["file"]]).hexdigest() == one["sha256"], one["file"]
     sent = sum(len(data) for name, data in found.items() if not name.endswith(".toml"))
@@ -263,7 +263,7 @@ def test_an_alarm_names_table_and_position(tmp_path: Path) -> None:
             (alarm,) = [one for one in view["alarms"] if one["severity"] == "alarm"]
             assert f"table {next(iter(tables))!r}: version 7" in alarm["text"]
             text = (await Reader(a).get("/dashboard/queue"))[1]
-            assert "✕ Alarm" in text and "● In sync" not in text
+            assert "✕ Diverged" in text and "● In sync" not in text
 
     asyncio.run(main())
 

@@ -15,6 +15,7 @@ from tests.support.browser import Page, browser_page
 from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
+from sparktxlog.health.verdicts import judge
 from sparktxlog.model.answers import KeptRound
 from sparktxlog.runtime.node import Node
 
@@ -172,10 +173,7 @@ def _assert_keys_show_where_they_are(page: Page, path: str) -> None:
     """Step through the page with the Tab key: each stop shows, and the search field is one."""
     seen = list[str]()
     for _ in range(60):
-        for kind in ("rawKeyDown", "keyUp"):
-            page.call(
-                "Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9
-            )
+        _press(page, "Tab", 9)
         found = page.value(_FOCUS)
         if found is None or found[0] in seen:
             break
@@ -202,6 +200,72 @@ def test_pages_fit_are_named_and_can_be_read(tmp_path: Path) -> None:
             unnamed += [f"{path}: {role}" for role in _unnamed(page)]
             _assert_keys_show_where_they_are(page, path)
         assert (wide, faint, unnamed) == ([], [], [])
+
+
+def test_the_first_line_is_the_verdict_and_its_command_can_be_copied(tmp_path: Path) -> None:
+    """By a click on its box, and by a key on its button; the tab shows the state, with news too."""
+    with _serving(tmp_path) as nodes, browser_page(tmp_path / "profile") as page:
+        node, root = nodes["A"], nodes["A"].config.master_url
+        page.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"], origin=root)
+        page.open(f"{root}/")
+        page.until("document.title.startsWith('● in sync – A')")
+        commit(node)
+        page.until("document.title.startsWith('▲ lagging – A')")
+        verdict = judge(node.status())
+        first = page.value("document.querySelector('main').firstElementChild.innerText")
+        assert first.startswith("▲ Lagging")
+        assert _letters(f"Lagging{verdict.sentence}") in _letters(first)
+        (command,) = [one for one in verdict.way_out.split("`") if one.startswith("sparktxlog ")]
+        for key in (False, True):
+            _await(page, "navigator.clipboard.writeText('')")
+            if key:
+                page.value("document.querySelector('.command button').focus()")
+                _press(page, "Enter", 13, "\r")
+            else:
+                _click(page, ".command code")
+            page.until("document.getElementById('said').textContent === 'Copied'")
+            assert _await(page, "navigator.clipboard.readText()") == command
+            page.until("document.getElementById('said').textContent === ''")
+        assert page.errors == []
+
+
+def _letters(text: str) -> str:
+    """Return a text without what the page shows in another way: spaces, code, buttons."""
+    return "".join(text.replace("Copy", "").replace("`", "").split())
+
+
+def _await(page: Page, promise: str) -> str:
+    """Return what a promise of JavaScript gives."""
+    found = page.call(
+        "Runtime.evaluate", expression=promise, awaitPromise=True, returnByValue=True
+    )
+    assert "exceptionDetails" not in found, found
+    return str(found["result"].get("value"))
+
+
+def _press(page: Page, key: str, code: int, text: str = "") -> None:
+    for kind in ("keyDown" if text else "rawKeyDown", "keyUp"):
+        page.call(
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key=key,
+            code=key,
+            windowsVirtualKeyCode=code,
+            text=text if kind == "keyDown" else "",
+        )
+
+
+def _click(page: Page, selector: str) -> None:
+    """Click in the middle of an element."""
+    box = page.value(
+        f"(() => {{const one = document.querySelector('{selector}').getBoundingClientRect();"
+        "return [one.x + one.width / 2, one.y + one.height / 2]})()"
+    )
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call(
+            "Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1
+        )
 
 
 def test_a_browser_shows_news_and_asks_nobody_else(tmp_path: Path) -> None:

@@ -169,17 +169,18 @@ def findings(status: _Facts) -> list[Judgement]:
 
 
 def banner_of(status: _Facts) -> list[dict[str, str]]:
-    """Return what is shown first of a node: the verdict, and what a person must look at.
+    """Return what is shown first of a node: the verdict, then what else a person must look at.
 
     Returns:
-        As `alarms_of`, with `word`; of a verdict that is no alarm the severity is calm or note.
+        As `alarms_of`, with `word`: the state for the verdict, empty for others.  The severity of
+        the verdict is calm if all are in sync, and at most note in maintenance.
     """
-    verdict, found = judge(status), [one | {"word": ""} for one in alarms_of(status)]
-    calm = verdict.state is ClusterState.IN_SYNC
-    if not found or (verdict.severity == NOTE and not calm):
-        shown = _shown("calm" if calm else NOTE, verdict.text, verdict.way_out)
-        found.insert(0, shown | {"word": verdict.word})
-    return found
+    verdict, severity = judge(status), NOTE if status.get("maintenance_until") else ""
+    if verdict.state is ClusterState.IN_SYNC:
+        severity = "calm"
+    first = _shown(severity or verdict.severity, verdict.text, verdict.way_out)
+    others = [one for one in alarms_of(status) if one["text"] != verdict.text]
+    return [first | {"word": verdict.word}, *(one | {"word": ""} for one in others)]
 
 
 def alarms_of(status: _Facts) -> list[dict[str, str]]:

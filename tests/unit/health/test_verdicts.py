@@ -21,7 +21,9 @@ from sparktxlog.health.readiness import readiness
 from sparktxlog.health.site_progress import progress_of
 from sparktxlog.health.transaction_words import sites_of
 from sparktxlog.health.verdicts import (
+    ALARM,
     NOTE,
+    WARNING,
     ClusterState,
     banner_of,
     findings,
@@ -41,10 +43,9 @@ def status_of(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def said_of(status: dict[str, Any]) -> dict[str, Any]:
-    """Return what the readers say that need no command: pages and banner, `why`, metrics, …"""
+    """Return what the readers say that need no command: `why`, metrics, …"""
     verdict, progress = judge(status), progress_of(status, None)
     applied = [one for one in sites_of(status["position"], status) if not one["applied"]]
-    one = banner_of(status)[0]
     metrics = {family.name: family.samples for family in verdict_metrics(status)}
     (state,) = [one.labels["state"] for one in metrics["sparktxlog_state"] if one.value]
     return {
@@ -58,7 +59,6 @@ def said_of(status: dict[str, Any]) -> dict[str, Any]:
         },
         "metric": state,
         "unready": [one.name for one in readiness(status) if not one.good],
-        "banner": [one["word"] or one["severity"], one["text"]],
         "why": applied[0]["text"] if applied else "",
         "sensor": ["differs" if progress.differs else "waits", progress.waits_for],
     }
@@ -106,6 +106,11 @@ def test_no_reader_contradicts_another(name: str) -> None:
     assert {one["state"] for one in lines} <= {one.word for one in sites.values()}
     shown = ClusterStatus(status)
     assert shown.state == verdict.word and shown.sites == sites
+    first, *others = banner_of(status)
+    assert (first["word"], first["text"]) == (verdict.word, verdict.text)
+    assert first["way_out"] == verdict.way_out
+    assert verdict.text not in [one["text"] for one in others]
+    assert {one["severity"] for one in others} <= {ALARM, WARNING}
     if verdict.state is not ClusterState.IN_SYNC:
         assert verdict.sentence in str(shown) and (verdict.way_out or "`" in verdict.text)
 

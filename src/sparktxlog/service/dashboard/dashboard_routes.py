@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import jinja2
 import msgspec
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -52,6 +53,12 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
 }
 _JSON = ".json"
+#: What a command begins with, and its box; the whole box copies it, keys use the button.
+_PROGRAM = "sparktxlog "
+_COMMAND = Markup(
+    '<span class="command"><code>{}</code><button type="button" aria-label="Copy the command">'
+    "Copy</button></span>"
+)
 
 
 class PageDoor(Door):
@@ -101,6 +108,7 @@ class Pages:
             lstrip_blocks=True,
         )
         environment.filters |= {"number": _number, "time": _time, "seconds": _seconds}
+        environment.filters["commands"] = _commands
         environment.globals |= {"static": self._static, "root": DASHBOARD, "cells": CELLS}
         self._environment = environment
 
@@ -273,3 +281,16 @@ def _seconds(value: float | None) -> str:
 
 def _time(micros: int | None) -> str:
     return time_text(micros) if micros else "–"
+
+
+def _commands(text: str) -> Markup:
+    """Return a text in which what is between backticks is code, and a command can be copied."""
+    shown = Markup()
+    for number, piece in enumerate(text.split("`")):
+        if number % 2 == 0:
+            shown += Markup("{}").format(piece)
+        elif piece.startswith(_PROGRAM):
+            shown += _COMMAND.format(piece)
+        else:
+            shown += Markup("<code>{}</code>").format(piece)
+    return shown

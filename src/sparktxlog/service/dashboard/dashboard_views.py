@@ -63,12 +63,13 @@ class DashboardViews:
             {"severity": "alarm", "text": one["sentence"], "way_out": "", "word": ""}
             for one in self._node.all_replicas.differences.found()
         ]
+        first, *others = banner_of(status)
         return {
             "node": status["node_id"],
             "log_id": status["log_id"],
             "state": verdict.word,
             "verdict": verdict.to_document(),
-            "banner": [*differing, *banner_of(status)],
+            "banner": [first, *differing, *others],
             "alarms": [*differing, *alarms_of(status)],
             "at": status["wall"],
             "witness": self._node.config.is_witness,
