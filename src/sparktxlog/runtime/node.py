@@ -47,6 +47,7 @@ from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.sites_data import SitesData
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.metrics import StatusMetrics
+from sparktxlog.runtime.node_history import NodeHistory
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.replicas.all_replicas import AllReplicas
@@ -142,6 +143,8 @@ class Node:
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
         #: What the order waited for.
         self.waits = WaitHistory(base, self.log.publisher.note_rows)
+        #: How it was in the last day.
+        self.history = NodeHistory(base, self.status, lambda: reports.lag.seconds)
         self._show_metrics()
 
         # Routes call the owners directly.
@@ -218,6 +221,7 @@ class Node:
             rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
             self.waits.remember(rounds)
             self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
+            self._run("measuring the node", self.history.watch())
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
             self._run("taking the store of commit tables", self.catalog.taking.watch())
