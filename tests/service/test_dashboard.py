@@ -27,7 +27,7 @@ from sparktxlog.health.site_progress import progress_of
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"
-PAGES = ("overview", "queue", "rounds", "tables", "transfers", "epochs")
+PAGES = ("overview", "history", "queue", "rounds", "tables", "transfers", "epochs")
 STATIC = resources.files("sparktxlog.service.dashboard") / "static"
 
 
@@ -207,7 +207,7 @@ def test_a_witness_shows_what_it_knows_and_names_those_who_know_more(tmp_path: P
             states = {one["id"]: one["state"] for one in found["sites"]}
             assert states == {"A": "member", "B": "member", "W": "witness"}
             assert (await reader.get("/dashboard/epochs"))[0] == 200
-            for name in ("queue", "rounds", "tables", "transfers", "rounds/1"):
+            for name in ("history", "queue", "rounds", "tables", "transfers", "rounds/1"):
                 status, page, _ = await reader.get(f"/dashboard/{name}")
                 assert status == 404 and "sk another node" in page, name
             assert (await reader.get("/v1/views/survival"))[0] == 404
@@ -244,6 +244,49 @@ def test_scripts_are_what_their_authors_published() -> None:
         assert hashlib.sha256(found[one["file"]]).hexdigest() == one["sha256"], one["file"]
     sent = sum(len(data) for name, data in found.items() if not name.endswith(".toml"))
     assert sent <= 100_000
+
+
+def test_the_history_of_a_node_is_measured_and_drawn(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            reader = Reader(a)
+            before = await reader.json("/dashboard/history.json")
+            assert (before["span"], before["step_s"]) == ("hour", 10)
+            await asyncio.to_thread(commit, a)
+            await until(lambda: a.status()["published"] == 3)
+            a.accept_report(report_of(a.status(), 3))
+
+            def write() -> None:
+                with Client(a.config.master_url) as client:
+                    client.append("bronze.b", [{"id": 3}])
+
+            await asyncio.to_thread(write)
+            await until(lambda: a.status()["published"] == 4)
+            await a.all_replicas.lag.sample([])
+            a.history.sample()
+            view = await reader.json("/dashboard/history.json")
+            assert len(view["at"]) == len(before["at"]) + 1
+            last = {name: values[-1] for name, values in view["series"].items()}
+            assert last["ordered_per_s"] > 0 and last["sent_bytes_per_s.B"] > 0
+            assert 0 < last["commit_p50_s"] <= last["commit_p99_s"]
+            assert (last["lag.A"], last["lag.B"]) == (1, 4) and last["lag_s.A"] > 0
+            assert last["disk_free_bytes"] > 0 and last["log_bytes"] > 0
+            assert last["state"] == 1 and "drawn" not in view
+            text = (await reader.get("/dashboard/history"))[1]
+            for title in ("Ordered transactions", "Behind, in time", "Free on its disk"):
+                assert f"<b>{title}</b>" in text
+            assert text.count("<path ") >= 8
+            # A minute of samples is one of the day, and the day keeps the highest lag.
+            assert (await reader.json("/dashboard/history.json?span=day"))["at"] == []
+            for _ in range(5):
+                a.history.sample()
+            day = await reader.json("/dashboard/history.json?span=day")
+            assert [len(one) for one in (day["at"], day["series"]["lag.B"])] == [1, 1]
+            assert day["series"]["lag.B"] == [4]
+            assert (await reader.get("/dashboard/history?span=week"))[0] == 400
+
+    asyncio.run(main())
 
 
 def test_an_alarm_names_table_and_position(tmp_path: Path) -> None:

@@ -133,6 +133,8 @@ async def _fill(nodes: dict[str, Node]) -> None:
     tables = {TABLE: replace(report.tables["t"], diverged=reason)}
     node.accept_report(replace(report, tables=tables, worker_id=LONG))
     node.waits.remember([ROUND])
+    for _ in range(3):
+        node.history.sample()
 
 
 def _paths(node: Node) -> list[str]:

@@ -27,7 +27,8 @@ from sparktxlog.model.shown import time_text
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.auth import take_password
 from sparktxlog.service.connections.bodies import Bodies
-from sparktxlog.service.dashboard.dashboard_views import CELLS, DashboardViews, View
+from sparktxlog.service.dashboard.dashboard_views import CELLS, DRAWN, DashboardViews, View
+from sparktxlog.service.dashboard.plots import FIELD
 from sparktxlog.service.routing.declared_route import HTML, Route
 from sparktxlog.service.routing.endpoints import (
     Door,
@@ -110,6 +111,7 @@ class Pages:
         environment.filters |= {"number": _number, "time": _time, "seconds": _seconds}
         environment.filters["commands"] = _commands
         environment.globals |= {"static": self._static, "root": DASHBOARD, "cells": CELLS}
+        environment.globals["field"] = FIELD
         self._environment = environment
 
     def render(self, name: str, view: View, frame: View, *, status: int = 200) -> Response:
@@ -149,8 +151,10 @@ class DashboardRoutes(RouteHandlers):
 
     async def dashboard_page(self, request: Request, page: str) -> Response:
         after = request.query_params.get("after", "")
+        span = request.query_params.get("span", "hour")
         views: dict[str, Callable[[StatusAnswer], View | Awaitable[View]]] = {
             "overview": self._views.overview,
+            "history": lambda _: self._views.history(span),
             "queue": lambda status: self._views.queue(status, _position(after)),
             "tables": lambda status: self._views.tables(status, after),
             "rounds": self._views.rounds,
@@ -187,7 +191,8 @@ class DashboardRoutes(RouteHandlers):
     def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:
         frame = self._views.frame(status)
         if asked.endswith(_JSON):
-            return json_response({**frame, **view})
+            values = {name: value for name, value in view.items() if name != DRAWN}
+            return json_response({**frame, **values})
         return self._pages.render(name, view, frame)
 
     def search_dashboard(self, q: str) -> Response:

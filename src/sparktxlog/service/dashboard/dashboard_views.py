@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import NotFoundError
+from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.health.transaction_words import (
     receipt_sentences,
     sites_of,
@@ -29,11 +29,15 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.wait_history import MOST
 from sparktxlog.runtime.membership.sites_data import voters_without
 from sparktxlog.runtime.node import Node
+from sparktxlog.runtime.node_history import STEPS
 from sparktxlog.runtime.view_rows import row_dicts
+from sparktxlog.service.dashboard.plots import plots_of
 
 #: A page's values; what `json` in `msgspec` can encode.
 View = dict[str, Any]
 
+#: The name of what is only drawn, and no value of a twin.
+DRAWN = "drawn"
 #: How far a run got at one site, in rising order; `differs` instead of `equal` ends a way.
 CELLS = ("waiting", "acquired", "ordered", "applied", "equal", "differs")
 #: Most tables, and epochs or catch-ups, of a page.
@@ -55,6 +59,8 @@ class DashboardViews:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        #: Span → the number of samples, and what was made of them; all pages have it in common.
+        self._histories: dict[str, tuple[int, View]] = {}
 
     def frame(self, status: StatusAnswer) -> View:
         """Return what every page has: the node, the state of the cluster, its alarms, others."""
@@ -94,7 +100,28 @@ class DashboardViews:
             "links": _links(status, sites),
             "replicas": [_replica_line(line) for line in replica_lines(status)],
             "commit_tables": status["commit_tables"],
+            DRAWN: None if self._node.config.is_witness else self.history("hour")[DRAWN],
         }
+
+    def history(self, span: str) -> View:
+        """Return the samples of the last hour or day, and the plots of them.
+
+        Raises:
+            InvalidRequestError: There is no such span (definite).
+        """
+        if span not in STEPS:
+            raise InvalidRequestError(
+                f"span={span[:40]} is none", hint=f"It is {' or '.join(STEPS)}.", field="span"
+            )
+        history = self._node.history
+        samples, view = self._histories.get(span, (-1, {}))
+        if samples != history.samples:
+            view = history.show(span)
+            whole_s, end = math.prod(STEPS[span]), view["at"][-1] if view["at"] else 0.0
+            drawn = {"from": end - whole_s, "until": end, "plots": plots_of(view, whole_s)}
+            view = view | {DRAWN: drawn}
+            self._histories[span] = history.samples, view
+        return view
 
     def _losses(self) -> Sequence[Mapping[str, Any]]:
         """Return what each node's loss would mean; a witness knows only which nodes would vote."""

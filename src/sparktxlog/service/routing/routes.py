@@ -589,8 +589,9 @@ _PAGES = (
     _page(
         f"{DASHBOARD}/{{page}}",
         "dashboard_page",
-        "overview, queue, rounds, tables, transfers or epochs; with `.json` the same as JSON",
+        "overview, history, queue, rounds, tables, transfers or epochs; with `.json` the same as JSON",
         _MORE,
+        Query("span", "Of the history: hour (a sample each 10 s) or day (each minute)."),
     ),
     _page(
         f"{DASHBOARD}/rounds/{{id}}",
