@@ -159,10 +159,23 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
             strange = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
             assert "never saw" in (await reader.get(f"/dashboard/transactions/{strange}"))[1]
 
+            view = await reader.json("/dashboard/tables/bronze.b.json")
+            assert [(one["kind"], one["position"]) for one in view["writers"]] == [
+                ("append", 3),
+                ("append", 2),
+                ("create_table", 1),
+            ]
+            assert view["writers"][0]["transaction_id"] == id_
+            (at,) = view["at"]
+            assert (at["site"], at["position"], at["has_all"]) == ("B", 3, True)
+            assert [one["name"] for one in view["table"]["columns"]] == ["id"]
+            text = (await reader.get("/dashboard/tables/bronze.b"))[1]
+            assert "● has every write" in text and id_ in text
+
             for what, where in (
                 ("2", "queue?after=1"),
                 (id_, f"transactions/{id_}"),
-                ("bronze.b", "tables?after=bronze."),
+                ("bronze.b", "tables/bronze.b"),
             ):
                 status, _, headers = await reader.get(f"/dashboard/search?q={what}")
                 assert (status, headers["location"]) == (303, f"/dashboard/{where}")
@@ -170,6 +183,8 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 ("nothing", 404),
                 ("queue?after=x", 400),
                 ("transactions/x", 400),
+                ("tables/bronze.c", 404),
+                ("tables/%20", 400),
                 ("static/x.js", 404),
             ):
                 assert (await reader.get(f"/dashboard/{path}"))[0] == wanted

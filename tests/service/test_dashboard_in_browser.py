@@ -140,7 +140,7 @@ async def _fill(nodes: dict[str, Node]) -> None:
 def _paths(node: Node) -> list[str]:
     """Return the paths of all pages that people see."""
     (run,) = node.queue(4, 1)
-    more = (f"transactions/{run['first_id']}", f"rounds/{ROUND['round']}", "nothing")
+    more = (f"transactions/{run['first_id']}", f"tables/{TABLE}", f"rounds/{ROUND['round']}", "nothing")
     return ["/", *(f"/dashboard/{one}" for one in (*PAGES[1:], *more)), "/docs"]
 
 

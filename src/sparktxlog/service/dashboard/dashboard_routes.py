@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from time import monotonic
@@ -54,6 +55,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
 }
 _JSON = ".json"
+_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 #: What a command begins with, and its box; the whole box copies it, keys use the button.
 _PROGRAM = "sparktxlog "
 _COMMAND = Markup(
@@ -171,8 +173,8 @@ class DashboardRoutes(RouteHandlers):
         if name not in views:
             raise NotFoundError(
                 f"the dashboard has no page {page[:80]!r}",
-                hint=f"It has {', '.join(views)}, {DASHBOARD}/rounds/ID and "
-                f"{DASHBOARD}/transactions/ID.",
+                hint=f"It has {', '.join(views)}, {DASHBOARD}/rounds/ID, "
+                f"{DASHBOARD}/transactions/ID, {DASHBOARD}/tables/NAME.",
                 path=page[:80],
             )
         status = self._node.status(tables=name == "tables")
@@ -188,6 +190,14 @@ class DashboardRoutes(RouteHandlers):
         view = await self._views.round(_position(id_.removesuffix(_JSON)) or 0)
         return self._answer("round", view, id_, self._node.status())
 
+    async def table_page(self, name: str) -> Response:
+        twin = name.endswith(_JSON)
+        # A table may be called json: its page comes first, and its twin has the ending twice.
+        if twin and name.casefold() in self._node.tables():
+            twin = False
+        view = await self._views.table(name.removesuffix(_JSON) if twin else name)
+        return self._answer("table", view, _JSON if twin else "", self._node.status())
+
     def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:
         frame = self._views.frame(status)
         if asked.endswith(_JSON):
@@ -199,10 +209,9 @@ class DashboardRoutes(RouteHandlers):
         text = q.strip()
         if text.replace(",", "").isdigit():
             where = f"queue?after={max(0, int(text.replace(',', '')) - 1)}"
-        elif text in self._node.tables():
-            where = f"tables?after={quote(text[:-1], safe='')}"
         else:
-            where = f"transactions/{quote(text, safe='')}"
+            is_id = _ID.fullmatch(text)
+            where = f"{'transactions' if is_id else 'tables'}/{quote(text, safe='')}"
         return RedirectResponse(f"{DASHBOARD}/{where}", 303)
 
     def dashboard_file(self, name: str) -> Response:

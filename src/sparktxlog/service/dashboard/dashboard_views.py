@@ -23,6 +23,7 @@ from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import full_table_name, transaction_id_from_text
 from sparktxlog.model.run_search import last_runs
 from sparktxlog.model.status_words import awaited_text, batch_text, last_transfer_text, verdict_text
+from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
@@ -50,6 +51,8 @@ _PICTURE = (640, 300)
 _RADIUS = (220, 100)
 #: How long before a round the lag of replicas is looked for, microseconds.
 _BEFORE_US = 60_000_000
+#: A plot shows the time of so many samples at least; of a younger node the time since its start.
+_LEAST_STEPS = 6
 #: Width of a timeline.
 _TIMELINE = 800
 
@@ -117,8 +120,9 @@ class DashboardViews:
         samples, view = self._histories.get(span, (-1, {}))
         if samples != history.samples:
             view = history.show(span)
-            whole_s, end = math.prod(STEPS[span]), view["at"][-1] if view["at"] else 0.0
-            drawn = {"from": end - whole_s, "until": end, "plots": plots_of(view, whole_s)}
+            at, least_s = view["at"] or [0.0], _LEAST_STEPS * view["step_s"]
+            whole_s = min(math.prod(STEPS[span]), max(at[-1] - at[0], least_s))
+            drawn = {"from": at[-1] - whole_s, "until": at[-1], "plots": plots_of(view, whole_s)}
             view = view | {DRAWN: drawn}
             self._histories[span] = history.samples, view
         return view
@@ -179,6 +183,37 @@ class DashboardViews:
             "differences": await self._node.all_replicas.differences.named(),
             "more_after": shown[-1] if len(names) > len(shown) else None,
             "commit_tables": status["commit_tables"],
+        }
+
+    async def table(self, name: str) -> View:
+        """Return a table: what it is, how it is at each site, and what wrote to it last.
+
+        Raises:
+            InvalidNameError: No table can have this name (definite).
+            UnknownTableError: There is none (definite).
+        """
+        found, reports = await self._node.descriptions.of(name), self._node.all_replicas
+        last = found.last_write if found.kind is TableKind.ROW_TABLE else None
+        until = min(last or 0, self._node.base.published.value)
+        return {
+            "table": found.to_document(),
+            "at": []
+            if last is None
+            else [
+                {
+                    "site": report.node_id,
+                    "worker": report.worker_id,
+                    "position": report.position,
+                    "version": None if there is None else there.version,
+                    "rows": None if there is None else there.signature.rows,
+                    "diverged": "" if there is None else there.diverged,
+                    "has_all": report.position >= last,
+                    "lag_s": reports.lag.seconds.get(report.node_id),
+                }
+                for report in (state.report for state in self._node.replicas.states())
+                for there in (report.tables.get(found.name),)
+            ],
+            "writers": await reports.differences.last_writers(found.name, until) if until else [],
         }
 
     def _table_line(self, name: str, replicas: Mapping[str, Mapping[str, Any]]) -> View:

@@ -606,6 +606,12 @@ _PAGES = (
         at_witness=False,
     ),
     _page(
+        f"{DASHBOARD}/tables/{{name}}",
+        "table_page",
+        "A table: columns, how it is at each site, what wrote to it; with `.json` as JSON",
+        at_witness=False,
+    ),
+    _page(
         f"{DASHBOARD}/static/{{name}}",
         "dashboard_file",
         "A script or style of the pages",
