@@ -117,6 +117,22 @@ def test_a_cluster_of_commit_tables_needs_no_worker(
     asyncio.run(main())
 
 
+async def _assert_the_page_of_a_table(reader: Reader, id_: str) -> None:
+    """It shows what wrote last, and how each site is."""
+    view = await reader.json("/dashboard/tables/bronze.b.json")
+    assert [(one["kind"], one["position"]) for one in view["writers"]] == [
+        ("append", 3),
+        ("append", 2),
+        ("create_table", 1),
+    ]
+    assert view["writers"][0]["transaction_id"] == id_
+    (at,) = view["at"]
+    assert (at["site"], at["position"], at["has_all"]) == ("B", 3, True)
+    assert [one["name"] for one in view["table"]["columns"]] == ["id"]
+    text = (await reader.get("/dashboard/tables/bronze.b"))[1]
+    assert "● has every write" in text and id_ in text
+
+
 def test_pages_and_their_twins(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
@@ -159,19 +175,7 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
             strange = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
             assert "never saw" in (await reader.get(f"/dashboard/transactions/{strange}"))[1]
 
-            view = await reader.json("/dashboard/tables/bronze.b.json")
-            assert [(one["kind"], one["position"]) for one in view["writers"]] == [
-                ("append", 3),
-                ("append", 2),
-                ("create_table", 1),
-            ]
-            assert view["writers"][0]["transaction_id"] == id_
-            (at,) = view["at"]
-            assert (at["site"], at["position"], at["has_all"]) == ("B", 3, True)
-            assert [one["name"] for one in view["table"]["columns"]] == ["id"]
-            text = (await reader.get("/dashboard/tables/bronze.b"))[1]
-            assert "● has every write" in text and id_ in text
-
+            await _assert_the_page_of_a_table(reader, id_)
             for what, where in (
                 ("2", "queue?after=1"),
                 (id_, f"transactions/{id_}"),

@@ -32,7 +32,6 @@ from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
-from sparktxlog.runtime.commit.wait_history import MOST, WaitHistory
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
@@ -41,13 +40,14 @@ from sparktxlog.runtime.commit_tables.table_descriptions import TableDescription
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.foundation import Foundation, lay_foundation
+from sparktxlog.runtime.history.node_history import NodeHistory
+from sparktxlog.runtime.history.wait_history import MOST, WaitHistory
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.membership.sites_data import SitesData
 from sparktxlog.runtime.membership.standings import INSTANCE
 from sparktxlog.runtime.metrics import StatusMetrics
-from sparktxlog.runtime.node_history import NodeHistory
 from sparktxlog.runtime.node_status import NodeStatus
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.runtime.replicas.all_replicas import AllReplicas
@@ -141,9 +141,8 @@ class Node:
             base, core, self.membership, log, reports, self.fetcher, self.damage, self.sites_data
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
-        #: What the order waited for.
+        #: What the order waited for, and how the node was in the last day.
         self.waits = WaitHistory(base, self.log.publisher.note_rows)
-        #: How it was in the last day.
         self.history = NodeHistory(base, self.status, lambda: reports.lag.seconds)
         self._show_metrics()
 

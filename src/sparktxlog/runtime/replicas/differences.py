@@ -61,7 +61,9 @@ class Differences:
             StorageError: The queue table cannot be read.
         """
         directory, after = self._base.config.data_dir / "log" / _QUEUE, max(0, until - _RECENT)
-        found = await self._base.run_blocking(_writers, directory, table, after, until)
+        found: list[DifferingTransaction] = await self._base.run_blocking(
+            _writers, directory, table, after, until
+        )
         return found[: -_NAMED - 1 : -1]
 
 

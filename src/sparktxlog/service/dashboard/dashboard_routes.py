@@ -299,12 +299,14 @@ def _time(micros: int | None) -> str:
 
 def _commands(text: str) -> Markup:
     """Return a text in which what is between backticks is code, and a command can be copied."""
-    shown = Markup()
+    shown, after_box = Markup(), False
     for number, piece in enumerate(text.split("`")):
-        if number % 2 == 0:
-            shown += Markup("{}").format(piece)
-        elif piece.startswith(_PROGRAM):
+        is_command = number % 2 == 1 and piece.startswith(_PROGRAM)
+        if is_command:
             shown += _COMMAND.format(piece)
-        else:
+        elif number % 2:
             shown += Markup("<code>{}</code>").format(piece)
+        elif not (after_box and piece == "."):  # the box ends the sentence
+            shown += Markup("{}").format(piece)
+        after_box = is_command
     return shown

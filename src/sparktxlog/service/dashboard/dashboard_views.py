@@ -27,10 +27,10 @@ from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.commit.wait_history import MOST
+from sparktxlog.runtime.history.node_history import STEPS
+from sparktxlog.runtime.history.wait_history import MOST
 from sparktxlog.runtime.membership.sites_data import voters_without
 from sparktxlog.runtime.node import Node
-from sparktxlog.runtime.node_history import STEPS
 from sparktxlog.runtime.view_rows import row_dicts
 from sparktxlog.service.dashboard.plots import plots_of
 

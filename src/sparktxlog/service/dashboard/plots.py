@@ -12,23 +12,27 @@ from typing import Any
 FIELD = (600, 100)
 #: Most points of a line: of several the highest is drawn, so that no peak is lost.
 _POINTS = 360
-#: What is drawn: title, unit, and the series or what their names begin with → what lines are called.
+#: What is drawn: title, unit, and series, or what their names begin with → the names of lines.
 _PLOTS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Ordered transactions", "/s", {"ordered_per_s": "all sites"}),
     ("Commit of this node's clients", "s", {"commit_p50_s": "half", "commit_p99_s": "99 %"}),
     ("Behind, in time", "s", {"lag_s.": "{}"}),
     ("Behind, in transactions", "", {"lag.": "{}"}),
-    ("To and from other sites", "B/s", {"sent_bytes_per_s.": "to {}", "received_bytes_per_s.": "from {}"}),
+    (
+        "To and from other sites",
+        "B/s",
+        {"sent_bytes_per_s.": "to {}", "received_bytes_per_s.": "from {}"},
+    ),
     ("The log on disk", "B", {"log_bytes": "log"}),
     ("Free on its disk", "B", {"disk_free_bytes": "free"}),
-)  # fmt: skip
+)
 _LARGE = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 Series = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """One line of a plot."""
 
     name: str
@@ -44,7 +48,7 @@ class Plot:
 
     title: str
     top: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
 
 
 def plots_of(history: Mapping[str, Any], whole_s: float) -> list[Plot]:
@@ -70,10 +74,12 @@ def plots_of(history: Mapping[str, Any], whole_s: float) -> list[Plot]:
 def _plot(
     title: str, unit: str, at: Sequence[float], whole_s: float, series: Mapping[str, Series]
 ) -> Plot:
-    highest = [max((one for one in values if one is not None), default=0) for values in series.values()]
+    highest = [
+        max((one for one in values if one is not None), default=0) for values in series.values()
+    ]
     top = _round_up(max(highest))
     lines = [
-        Line(
+        Curve(
             name=name,
             path=path_of(at, values, at[-1] - whole_s, whole_s, top),
             now="–" if values[-1] is None else shown(values[-1], unit),
@@ -84,9 +90,7 @@ def _plot(
     return Plot(title, shown(top, unit), tuple(lines))
 
 
-def path_of(
-    at: Sequence[float], values: Series, start: float, whole_s: float, top: float
-) -> str:
+def path_of(at: Sequence[float], values: Series, start: float, whole_s: float, top: float) -> str:
     """Return a line as a path of SVG; it is broken where a value or samples are missing."""
     width, height = FIELD
     step = -(-len(at) // _POINTS) or 1

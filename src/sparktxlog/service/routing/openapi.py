@@ -196,7 +196,7 @@ def document_page(url: str) -> bytes:
     title = f"sparktxlog {__version__}"
     introduction = _INTRODUCTION.format(url=escape(url))
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8>"
+        "<!doctype html><html lang=en><meta charset=utf-8>",
         f"<meta name=viewport content='width=device-width'><title>{title}</title>",
         f"<style>{_STYLE}</style><h1>{title}</h1>{introduction}{example}\nEND</pre>",
     ]

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from sparktxlog.runtime.node_history import Ring, quantile
+from sparktxlog.runtime.history.node_history import Ring, quantile
 
 
 def test_a_ring_keeps_the_last_samples_in_their_order() -> None:
