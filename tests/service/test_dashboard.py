@@ -27,7 +27,7 @@ from sparktxlog.health.site_progress import progress_of
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"
-PAGES = ("overview", "history", "queue", "rounds", "tables", "transfers", "epochs")
+PAGES = ("overview", "history", "queue", "rounds", "tables", "transfers", "epochs", "acts")
 STATIC = resources.files("sparktxlog.service.dashboard") / "static"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from sparktxlog.health.verdicts import judge
 from sparktxlog.model.answers import KeptRound
 from sparktxlog.runtime.node import Node
 
+CLIENT, ADMIN = "a token of the clients", "a token of the operators"
 #: A phone in the hand, and a small screen of a desk; CSS pixels.
 WIDTHS = (390, 1280)
 #: Least contrast of text by WCAG 2.2 AA: of small text, and of large text.
@@ -89,7 +91,9 @@ _NAMED = {
 
 @contextmanager
 def _serving(
-    directory: Path, prepare: Callable[[dict[str, Node]], Awaitable[None]] | None = None
+    directory: Path,
+    prepare: Callable[[dict[str, Node]], Awaitable[None]] | None = None,
+    **settings: str,
 ) -> Iterator[dict[str, Node]]:
     """Run nodes A and B in a loop of their own, for tests that wait for a browser."""
     nodes: dict[str, Node] = {}
@@ -97,7 +101,7 @@ def _serving(
 
     async def main() -> None:
         try:
-            async with cluster(directory, "AB") as found:
+            async with cluster(directory, "AB", **settings) as found:
                 if prepare is not None:
                     await prepare(found)
                 nodes.update(found)
@@ -114,6 +118,43 @@ def _serving(
     finally:
         done.set()
         thread.join()
+
+
+def test_an_act_takes_the_token_of_operators_and_is_noted(tmp_path: Path) -> None:
+    """Without it, and without the confirmation, nothing happens; the page says what it needs."""
+    settings = {"client-token": CLIENT, "admin-token": ADMIN}
+    with _serving(tmp_path, **settings) as nodes, browser_page(tmp_path / "profile") as page:
+        node = nodes["A"]
+        shown = base64.b64encode(f"anybody:{CLIENT}".encode()).decode()
+        page.call("Network.setExtraHTTPHeaders", headers={"authorization": f"Basic {shown}"})
+        page.open(f"{node.config.master_url}/dashboard/acts")
+        page.call("Network.setExtraHTTPHeaders", headers={})
+        press = "document.querySelector('.act button').click()"
+        field, said = (
+            "document.querySelector('[type=password]')",
+            "document.querySelector('.act output')",
+        )
+        page.value(f"{field}.value = '{ADMIN}'")
+        page.value(press)
+        assert page.value(f"{said}.textContent") == "" and not node.status()["paused"]
+        page.value("document.querySelector('[type=checkbox]').checked = true")
+        for token in ("", CLIENT):
+            page.value(f"{said}.textContent = ''")
+            page.value(f"{field}.value = '{token}'")
+            page.value(press)
+            page.until(f"{said}.textContent.startsWith('Refused')")
+            assert "token of the node's admin-token" in page.value(f"{said}.textContent")
+            assert not node.status()["paused"]
+        page.value(f"{field}.value = '{ADMIN}'")
+        page.value(press)
+        page.until(f"{said} === null || {said}.textContent !== '…'")
+        assert node.status()["paused"]
+        (entry,) = [
+            one
+            for one in node.audit.latest()
+            if one["action"] == "change_settings" and one["outcome"] == "done"
+        ]
+        assert "paused" in entry["detail"]
 
 
 async def _fill(nodes: dict[str, Node]) -> None:

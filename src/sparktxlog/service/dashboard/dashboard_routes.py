@@ -162,6 +162,7 @@ class DashboardRoutes(RouteHandlers):
             "rounds": self._views.rounds,
             "transfers": self._views.transfers,
             "epochs": lambda _: self._views.epochs(),
+            "acts": self._views.acts,
         }
         name = page.removesuffix(_JSON)
         if name in views and name not in _OF_WITNESS and (config := self._node.config).is_witness:

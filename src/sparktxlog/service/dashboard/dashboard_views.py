@@ -306,6 +306,34 @@ class DashboardViews:
             "lag": list(lag.values()),
         }
 
+    def acts(self, status: StatusAnswer) -> View:
+        """Return acts of an operator: with their command, and those that the page itself can do."""
+        where, paused = f"--url {split_urls(self._node.config.master_url)[0]}", status["paused"]
+        ends = "Clients commit at this node again."
+        begins = "This node takes no transactions, also after a restart; all else goes on."
+        return {
+            "acts": [
+                {
+                    "title": "End the pause" if paused else "Pause this node",
+                    "text": ends if paused else begins,
+                    "command": f"sparktxlog peer {'continue' if paused else 'pause'} {where}",
+                    "changes": {"paused": not paused},
+                },
+                {
+                    "title": "Plan of a replica",
+                    "text": "Says what the worker of this site would do, replay or copy, and why.",
+                    "command": f"sparktxlog plan {where}",
+                    "changes": None,
+                },
+                {
+                    "title": "Restore point",
+                    "text": "Names the end of the log, to which a backup can be brought back.",
+                    "command": f"sparktxlog restore-point create NAME {where}",
+                    "changes": None,
+                },
+            ]
+        }
+
     async def epochs(self) -> View:
         """Return the epochs that this node took part in, newest first."""
         history = self._node.epochs.history

@@ -589,7 +589,7 @@ _PAGES = (
     _page(
         f"{DASHBOARD}/{{page}}",
         "dashboard_page",
-        "overview, history, queue, rounds, tables, transfers or epochs; with `.json` as JSON",
+        "overview, history, queue, rounds, tables, transfers, epochs, acts; with `.json` as JSON",
         _MORE,
         Query("span", "Of the history: hour (a sample each 10 s) or day (each minute)."),
     ),
