@@ -39,7 +39,8 @@ class Ring:
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
-        self._count = 0
+        #: How many samples were added.
+        self.count = 0
         self._times = array("d", [nan]) * slots
         self._values: dict[str, array[float]] = {}
         #: Series → the sample that had a value last.
@@ -52,21 +53,21 @@ class Ring:
             at: Seconds since 1970.
             values: Of each series that has one.
         """
-        place = self._count % self._slots
+        place = self.count % self._slots
         self._times[place] = at
         for name in values:
-            self._last[name] = self._count
+            self._last[name] = self.count
             if name not in self._values:
                 self._values[name] = array("d", [nan]) * self._slots
         for name, kept in self._values.items():
             kept[place] = values.get(name, nan)
-        for name in [one for one, last in self._last.items() if self._count - last >= self._slots]:
+        for name in [one for one, last in self._last.items() if self.count - last >= self._slots]:
             del self._values[name], self._last[name]
-        self._count += 1
+        self.count += 1
 
     def show(self) -> dict[str, Any]:
         """Return `at`, seconds since 1970, ascending; `series`: name → values, None = unknown."""
-        kept, end = min(self._count, self._slots), self._count % self._slots
+        kept, end = min(self.count, self._slots), self.count % self._slots
 
         def turned(values: array[float]) -> list[float]:
             return [*values[end:kept], *values[:end]] if kept == self._slots else [*values[:kept]]
@@ -106,8 +107,6 @@ class NodeHistory:
         self._counted: dict[str, float] = {}
         self._counted_at = 0.0
         self._buckets: list[tuple[float, float]] = []
-        #: How many samples were taken: what was made of them is of the same number.
-        self.samples = 0
 
     async def watch(self) -> None:
         """Take a sample every ten seconds, until cancelled."""
@@ -143,7 +142,10 @@ class NodeHistory:
         if len(self._minute) * STEPS["hour"][0] >= STEPS["day"][0]:
             self._rings["day"].add(at, _combined(self._minute))
             self._minute = []
-        self.samples += 1
+
+    def samples(self, span: str) -> int:
+        """Return how many samples of a span were taken: what was made of so many is still good."""
+        return self._rings[span].count
 
     def show(self, span: str) -> dict[str, Any]:
         """Return the samples of a span of `STEPS`, as `Ring.show` does, and their `step_s`."""

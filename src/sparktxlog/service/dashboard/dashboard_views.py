@@ -118,13 +118,13 @@ class DashboardViews:
             )
         history = self._node.history
         samples, view = self._histories.get(span, (-1, {}))
-        if samples != history.samples:
+        if samples != history.samples(span):
             view = history.show(span)
             at, least_s = view["at"] or [0.0], _LEAST_STEPS * view["step_s"]
             whole_s = min(math.prod(STEPS[span]), max(at[-1] - at[0], least_s))
             drawn = {"from": at[-1] - whole_s, "until": at[-1], "plots": plots_of(view, whole_s)}
             view = view | {DRAWN: drawn}
-            self._histories[span] = history.samples, view
+            self._histories[span] = history.samples(span), view
         return view
 
     def _losses(self) -> Sequence[Mapping[str, Any]]:
