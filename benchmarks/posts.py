@@ -1,4 +1,5 @@
-"""Single POSTs to `accepted` on one node, 64 keep-alive connections."""
+"""Small commits on one node: single POSTs to `accepted` by 64 keep-alive connections, and those of
+one caller in Python that waits for none, to `ordered`."""
 
 from __future__ import annotations
 
@@ -126,6 +127,7 @@ def run(short: bool) -> list[Figure]:
         asyncio.run(Load(port, 1_000).run())
         load = Load(port, total)
         seconds = asyncio.run(load.run())
+        called, ordered = _in_background(cluster.urls["A"], 5 * total)
     latencies = sorted(load.latencies)
     if load.failures:
         raise RuntimeError(f"{load.failures} of {total} posts failed")
@@ -133,4 +135,19 @@ def run(short: bool) -> list[Figure]:
         at_least("single POSTs to accepted, 64 clients", total / seconds, "tx/s", 2_000),
         informing("single POSTs: p50", 1e3 * latencies[len(latencies) // 2], "ms"),
         informing("single POSTs: p99", 1e3 * latencies[int(len(latencies) * 0.99)], "ms"),
+        at_least("commits in the background, one caller, to ordered", ordered, "tx/s", 20_000),
+        informing("commits in the background: calls", called, "calls/s"),
     ]
+
+
+def _in_background(url: str, total: int) -> tuple[float, float]:
+    """Return how many commits a second one caller called, and how many were ordered."""
+    with Client(url) as client, client.background() as later:
+        later.append("events", [{"id": 0, "name": "", "value": 0.5}]).result()
+        begin = time.perf_counter()
+        for number in range(total):
+            last = later.append("events", [{"id": number, "name": "event", "value": 0.5}])
+        called = time.perf_counter() - begin
+        last.result()
+        spent = time.perf_counter() - begin
+    return total / called, total / spent

@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "tables", _ if is_post:
                 return server.create(msgspec.json.decode(body))
             case name, "schemas":
-                return schema_answer("tx", name.rpartition(".")[2])
+                return schema_answer("tx", name.rpartition(".")[2], "", {})
             case name, "tables" if is_post:
                 return server.update(name, body)
             case name, "tables" if "delta" in path:

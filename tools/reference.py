@@ -53,7 +53,7 @@ causes a warning and nothing else.
 | `peer.<n>.id` | `{ENV_PREFIX}PEER_<N>_ID` | Node id of the n-th peer. |
 | `peer.<n>.url` | `{ENV_PREFIX}PEER_<N>_URL` | Its `master-url`, or several addresses. |
 | `peer.<n>.weight` | `{ENV_PREFIX}PEER_<N>_WEIGHT` | Its votes; default: 1. |
-| `peer.<n>.roles` | `{ENV_PREFIX}PEER_<N>_ROLES` | `witness` if it only votes. |
+| `peer.<n>.roles` | `{ENV_PREFIX}PEER_<N>_ROLES` | `witness`: it only votes; `follower`: no vote. |
 
 Several addresses of a peer are separated by commas, its `master-url` first, and are tried in turn.
 All members must agree on ids, first addresses, weights, roles and quorum when the log begins. After

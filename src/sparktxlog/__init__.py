@@ -52,21 +52,6 @@ _PUBLIC = {
     "transaction_id_of_batch": "sparktxlog.api.streams.foreach_batch",
     "write_stream": "sparktxlog.api.streams.foreach_batch",
 }
-#: Library → extra that installs it.
-_EXTRAS = {
-    "delta": "spark",
-    "deltalake": "node",
-    "fastapi": "node",
-    "httptools": "node",
-    "pandas": "spark",
-    "prometheus_client": "node",
-    "pyspark": "spark",
-    "rich": "node",
-    "starlette": "node",
-    "structlog": "node",
-    "typer": "node",
-    "uvicorn": "node",
-}
 
 __all__ = list(_PUBLIC)
 
@@ -82,17 +67,10 @@ def __getattr__(name: str) -> Any:
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        extra = _EXTRAS.get(missing)
-        if extra is None:
+        missing = import_module("sparktxlog.errors").missing_extra(f"sparktxlog.{name}", error)
+        if missing is None:
             raise
-        errors = import_module("sparktxlog.errors")
-        raise errors.MissingDependencyError(
-            f"sparktxlog.{name} needs {missing}, which is not installed",
-            hint=f"Install it: pip install 'sparktxlog[{extra}]'",
-            library=missing,
-            extra=extra,
-        ) from error
+        raise missing from error
     return loaded if name == "errors" else getattr(loaded, name)
 
 

@@ -107,6 +107,43 @@ class MissingDependencyError(TxLogError, code="missing-dependency"):
     """An optional library is not installed: the hint is the command that installs it."""
 
 
+#: Library that an extra installs → the extra.
+EXTRAS = {
+    "delta": "spark",
+    "deltalake": "node",
+    "fastapi": "node",
+    "httptools": "node",
+    "jinja2": "node",
+    "obstore": "s3",
+    "pandas": "spark",
+    "prometheus_client": "node",
+    "pyspark": "spark",
+    "rich": "node",
+    "starlette": "node",
+    "structlog": "node",
+    "typer": "node",
+    "uvicorn": "node",
+    "uvloop": "node",
+}
+
+
+def missing_extra(what: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
+    """Return the error that names the command for a library of an extra; None = it is of none.
+
+    Args:
+        what: What needs the library, such as `sparktxlog.connect`.
+    """
+    library = (error.name or "").partition(".")[0]
+    if (extra := EXTRAS.get(library)) is None:
+        return None
+    return MissingDependencyError(
+        f"{what} needs {library}, which is not installed",
+        hint=f"Run: pip install 'sparktxlog[{extra}]'",
+        library=library,
+        extra=extra,
+    )
+
+
 class ProtocolError(TxLogError, code="protocol"):
     """The sync protocol was broken, here or by a peer."""
 
@@ -269,7 +306,8 @@ class RowTableError(CommitRejectedError, code="row-table", http_status=403):
 
     way_out = (
         "Change it through the log: log.append, log.transaction, log.alter_table, log.drop_table, "
-        "or format('txlog')."
+        "or format('txlog').  To read it, ask for READ only: DuckDB does so after ATTACH with "
+        "READ_ONLY."
     )
 
 
@@ -378,6 +416,15 @@ class NotMemberError(CommitRejectedError, code="not-a-member", retryable=True, h
     )
 
 
+class FollowerError(NotMemberError, code="follower", retryable=False):
+    """The node is a follower: it answers questions, and takes nothing that changes the log (P38).
+
+    Field `members`: URLs of the members, to ask one of them.
+    """
+
+    way_out = "Submit at a member; a client that is given several URLs does so by itself."
+
+
 class NoQuorumError(CommitRejectedError, code="no-quorum", retryable=True, http_status=503):
     """Too few nodes answer: the level cannot be reached before others return.
 
@@ -387,6 +434,20 @@ class NoQuorumError(CommitRejectedError, code="no-quorum", retryable=True, http_
     way_out = (
         "Try again, or submit at another site.  Or submit at level `accepted`: the node keeps the "
         "transaction and it is ordered when the others are back."
+    )
+
+
+class MembersMissingError(
+    CommitRejectedError, code="members-missing", retryable=True, http_status=503
+):
+    """A large transaction is refused while a site is missing, by `whole-cluster-above-bytes`.
+
+    Fields: `waits_for` (missing nodes), `size_bytes`, `limit_bytes`.
+    """
+
+    way_out = (
+        "Submit it again once all sites are members; `sparktxlog status` names who is missing.  Or "
+        "load it in smaller transactions."
     )
 
 

@@ -58,12 +58,17 @@ ELSEWHERE = {
     "api/staging/staged_append.py": "unit/api/staging/test_executor_uploads.py",
     "api/streams/foreach_batch.py": "spark/api/test_streams.py",
     "api/streams/reader.py": "spark/api/test_streams.py",
+    "api/writing/background.py": "service/test_background_commits.py",
+    "api/writing/held_transaction.py": "service/test_held_transaction.py",
+    "api/writing/pending_commit.py": "service/test_background_commits.py",
     "api/writing/batches_of_transactions.py": "spark/api/test_grouped.py",
     "api/writing/merge.py": "spark/api/test_merge.py",
     "api/writing/operations.py": "spark/api/test_commit.py",
+    "api/writing/request_transaction.py": "service/test_client_api.py",
     "api/writing/transaction.py": "spark/api/test_commit.py",
     "cli/commands/checkpoint_commands.py": "unit/storage/test_stream_checkpoints.py",
     "cli/commands/definition_commands.py": "service/test_definition_commands.py",
+    "cli/commands/feed_commands.py": "service/test_feeding.py",
     "cli/commands/job_commands.py": "contract/test_job_exits.py",
     "cli/commands/restore_point_commands.py": "service/test_restore_points.py",
     "cli/commands/settings_commands.py": "unit/cli/test_all_nodes.py",
@@ -76,9 +81,7 @@ ELSEWHERE = {
     "cli/doctor/ways.py": "unit/cli/test_doctor.py",
     "cli/drill/drill_command.py": "service/test_live_drill.py",
     "cli/example.py": "unit/cli/test_command_line.py",
-    "cli/serve.py": "unit/cli/test_command_line.py",
     "codec/containers/payload.py": "unit/codec/test_golden.py",
-    "codec/delta_catalog/catalog_answers.py": _CATALOG,
     "codec/delta_catalog/catalog_requests.py": _CATALOG,
     "codec/delta_catalog/table_states.py": _CATALOG,
     "codec/lexer.py": "unit/codec/test_predicate.py",
@@ -190,6 +193,14 @@ ELSEWHERE = {
     "worker/copy/donor_fetcher.py": "unit/files/test_donor_fetcher.py",
     "worker/copy/staging.py": "unit/worker/copy/test_full_disk.py",
     "worker/copy/swap.py": "unit/worker/copy/test_replica_copy.py",
+    "worker/feed/feed_checks.py": "contract/test_feeds.py",
+    "worker/feed/feed_commits.py": "service/test_feeding.py",
+    "worker/feed/feed_lakes.py": "spark/worker/test_feed_restores.py",
+    "worker/feed/feed_points.py": "contract/test_feeds.py",
+    "worker/feed/feed_restoring.py": "spark/worker/test_feed_restores.py",
+    "worker/feed/feed_store.py": "contract/test_feeds.py",
+    "worker/feed/shipped_files.py": "contract/test_feeds.py",
+    "worker/feed/shipping.py": "service/test_feeding.py",
     "worker/repair/repairing.py": "spark/worker/test_repair.py",
     "worker/repair/table_quarantine.py": "unit/worker/copy/test_replica_copy.py",
     "worker/lakes/bucket_lake.py": "contract/test_lakes.py",
@@ -256,7 +267,7 @@ def test_every_unit_test_is_named_after_a_module() -> None:
         place = path.relative_to(UNIT)
         stem, folder = path.stem.removeprefix("test_"), PACKAGE / place.parent
         names = {entry.stem for entry in folder.glob("*") if entry.stem != "__init__"}
-        if place.parts[0] not in ("benchmarks", "examples", "verification") and not any(
+        if place.parts[0] not in ("benchmarks", "examples", "tools", "verification") and not any(
             stem == name or stem.startswith(f"{name}_") for name in names
         ):
             found.add(str(place))

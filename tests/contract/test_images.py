@@ -343,10 +343,10 @@ def test_places_that_are_none_are_refused(
     with pytest.raises(ConfigError, match="directory of images is 'ftp://a/b'"):
         images_at("ftp://a/b")
     outside, around = bucket.url[:-1], f"{bucket.url}/rows"
-    check_apart(bucket, [outside, around])
+    check_apart(bucket.url, [outside, around])
     for site in (bucket.url, bucket.url.rpartition("/")[0]):
         with pytest.raises(InvalidRequestError, match="where files of the site lie"):
-            check_apart(bucket, [site])
+            check_apart(bucket.url, [site])
     assert invoke(monkeypatch, "backup", "verify", bucket.url, "--recount") != 0
     assert "not offered for images in a bucket" in capsys.readouterr().err
 

@@ -129,6 +129,15 @@ def test_histories_that_once_went_wrong(seed: int, name: str) -> None:
     assert hunted(seed, LAYOUTS_BY_NAME[name]) == ""
 
 
+def test_nobody_waits_for_followers_that_are_killed_cut_off_and_promoted() -> None:
+    """P38: I12 wants progress of the members alone; in the end the followers have all."""
+    layout = LAYOUTS_BY_NAME["three-followed"]
+    outcome = run_seed(2, layout=layout, hour_us=400_000_000, fault_pause_us=5_000_000)
+    assert not outcome.violation
+    for mark in ("follower promoted", "member made a follower", "follower at the end"):
+        assert outcome.marks[mark], mark
+
+
 def test_nodes_with_slow_disks_stand_aside_and_come_back() -> None:
     """P37: they are left out and admitted again and again, while other faults strike."""
     layout = LAYOUTS_BY_NAME["three-slow"]

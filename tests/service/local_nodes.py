@@ -17,8 +17,15 @@ from sparktxlog.service.connections.listener import Server
 SECRET = "a secret of the test cluster"
 
 
-def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any) -> NodeConfig:
-    """Return the configuration of one of several nodes on loopback."""
+def config_of(
+    directory: Path,
+    name: str,
+    ports: dict[str, int],
+    *,
+    followers: str = "",
+    **settings: Any,
+) -> NodeConfig:
+    """Return the configuration of one of several nodes on loopback; some of them only follow."""
     values: dict[str, Any] = {
         "node-id": name,
         "master-url": f"http://127.0.0.1:{ports[name]}",
@@ -33,6 +40,10 @@ def config_of(directory: Path, name: str, ports: dict[str, int], **settings: Any
     for number, other in enumerate(others, start=1):
         values[f"peer.{number}.id"] = other
         values[f"peer.{number}.url"] = f"http://127.0.0.1:{ports[other]}"
+        if other in followers:
+            values[f"peer.{number}.roles"] = "follower,replica"
+    if name in followers:
+        values["roles"] = "follower,replica"
     values |= {key.replace("_", "-"): value for key, value in settings.items()}
     return load_config(None, values, {})
 

@@ -78,6 +78,7 @@ OPERATORS_ACTS = {
     "POST /v1/force",
     "PATCH /v1/settings",
     "POST /v1/maintenance",
+    "DELETE /v1/replicas/{name}",
 }
 
 

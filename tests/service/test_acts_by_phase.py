@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +18,9 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
-from tests.support.node_processes import TABLE, append
+from tests.service.test_catalog_api import Caller
+from tests.support.delta_writer import path_of as catalog_path
+from tests.support.node_processes import TABLE, append, run_payload
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.protocol.messages.actions import Alarm
@@ -24,8 +28,9 @@ from sparktxlog.protocol.messages.balloting import Accept, EpochMessage
 from sparktxlog.runtime.node import Node
 from sparktxlog.transport.peer_link import PeerLink
 
-QUICK = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
+QUICK: dict[str, Any] = {"eviction": "auto", "suspect_timeout": 1.0, "start_timeout": 1.0}
 
+RUN = "application/vnd.sparktxlog.run"
 #: HTTP status and code of the problem, empty = none.
 Answer = tuple[int, str]
 OK = (200, "")
@@ -35,6 +40,7 @@ NO_WITNESS = (404, "not-found")
 NOT_NOW = (409, "protocol-local")
 PAUSED = (503, "paused")
 OUTSIDE = (503, "not-a-member")
+FOLLOWS = (503, "follower")
 
 #: Commits at levels `accepted` and `ordered`, `pause`, `promote`, `force` without and with the
 #: confirmation.
@@ -47,6 +53,7 @@ TABLE_OF_ANSWERS: dict[str, tuple[Answer, ...]] = {
     "JOINING": (OUTSIDE, OUTSIDE, OK, NOT_NOW, UNCONFIRMED, NOT_NOW),
     "FAULT": (NOT_NOW, NOT_NOW, OK, NOT_NOW, UNCONFIRMED, NOT_NOW),
     "WITNESS": (NO_WITNESS, NO_WITNESS, NO_WITNESS, NOT_NOW, UNCONFIRMED, NOT_NOW),
+    "FOLLOWING": (FOLLOWS, FOLLOWS, OK, FOLLOWS, FOLLOWS, FOLLOWS),
     "paused": (PAUSED, PAUSED, OK, OK, UNCONFIRMED, OK),
 }
 
@@ -159,6 +166,14 @@ async def witness(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]
         yield nodes["W"]
 
 
+@asynccontextmanager
+async def following(directory: Path, _: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    async with cluster(directory, "ABF", followers="F", **QUICK) as nodes:
+        await create(nodes["A"])
+        await until(lambda: nodes["F"].status()["position"] == 1)
+        yield nodes["F"]
+
+
 Entry = Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Node]]
 PHASES: dict[str, Entry] = {
     "NORMAL": normal,
@@ -167,6 +182,7 @@ PHASES: dict[str, Entry] = {
     "JOINING": joining,
     "FAULT": fault,
     "WITNESS": witness,
+    "FOLLOWING": following,
     "paused": paused,
 }
 
@@ -232,6 +248,58 @@ def test_each_act_is_answered_as_the_phase_says(
             alone = answer == OK
             assert last["phase"] == ("NORMAL" if alone else phase)
             assert (last["members"] == [node.config.node_id]) is alone
+
+    asyncio.run(main())
+
+
+def test_b12_b42_a_paused_node_is_idle_and_rejects_every_way_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but a change of roles, and its position on the disk; it goes on where it was."""
+
+    async def main() -> None:
+        async with normal(tmp_path, monkeypatch) as node:
+            async with aiohttp.ClientSession() as session:
+                caller = Caller(node, session)
+                commits = await caller.create("c")
+            transaction_id = str(uuid.uuid4())
+            later = round((time.time() + 600) * 1e6)
+            prepared = append(1, transaction_id) | {"participants": ["p"], "valid_until": later}
+            opened = (await ask(node, "POST", "/v1/open-transactions", {}))[1]["transaction_id"]
+            await ask(node, "POST", f"/v1/open-transactions/{opened}/operations", append(2))
+            assert (await ask(node, "POST", "/v1/transactions?timeout=30", prepared))[0] == OK
+            assert (await ask(node, "PATCH", "/v1/settings", {"paused": True}))[0] == OK
+            position = (await ask(node, "GET", "/v1/status"))[1]["position"]
+            url = node.config.master_url
+            async with aiohttp.ClientSession() as session:
+                writes: dict[str, dict[str, Any]] = {
+                    "/v1/transactions": {"json": append(3)},
+                    "/v1/runs": {"data": run_payload(3, 1), "headers": {"content-type": RUN}},
+                    f"/v1/open-transactions/{opened}/commit": {},
+                    f"/v1/transactions/{transaction_id}/marks": {
+                        "json": {"participant": "p", "yes": True}
+                    },
+                }
+                for path, what in writes.items():
+                    async with session.post(url + path, **what) as told:
+                        document = await told.json()
+                    assert (path, told.status, document["title"]) == (path, *PAUSED)
+                    assert document["definite"] is True
+                caller = Caller(node, session)
+                body = commits.update(commits.stage(1, commits.add()))
+                status, answer = await caller.commit(body, "c")
+                assert (status, answer["details"][0]["reason"]) == PAUSED
+                status, answer = await caller.ask("DELETE", catalog_path("c"))
+                assert (status, answer["details"][0]["reason"]) == PAUSED
+            stands = (await ask(node, "GET", "/v1/status"))[1]
+            assert stands["position"] == position
+            for role in ("promote", "demote"):
+                found, document = await ask(node, "POST", f"/v1/peers/C/{role}?timeout=30", {})
+                assert found == OK, document
+            assert (await ask(node, "PATCH", "/v1/settings", {"paused": None}))[0] == OK
+            path = f"/v1/open-transactions/{opened}/commit?timeout=30"
+            found, document = await ask(node, "POST", path)
+            assert (found, document["position"]) == (OK, position + 1)
 
     asyncio.run(main())
 

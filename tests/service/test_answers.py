@@ -47,6 +47,7 @@ QUESTIONS = (
     "/v1/epochs",
     "/v1/epochs/history",
     "/v1/worker/segments?wait=60",
+    "/v1/worker/commits?upto=1",
     "/v1/worker/tables",
     "/v1/worker/plan",
 )
@@ -127,6 +128,7 @@ async def answers_of_the_catalog(directory: Path) -> dict[str, Any]:
 
         await ask("GET", f"{DELTA}/config?catalog=tx&protocol-versions=1.0")
         await ask("GET", f"{API}/metastore_summary")
+        await ask("GET", f"{API}/catalogs")
         await ask("POST", f"{API}/schemas", {"name": "s", "catalog_name": "tx"})
         await ask("GET", f"{API}/schemas?catalog_name=tx")
         staging = path_of(schema="s").replace("/tables", "/staging-tables")
@@ -138,6 +140,8 @@ async def answers_of_the_catalog(directory: Path) -> dict[str, Any]:
         await ask("GET", f"{path_of('t', 's')}/credentials?operation=READ")
         await ask("GET", f"{API}/tables?catalog_name=tx&schema_name=s")
         await ask("GET", f"{API}/tables/tx.s.t")
+        wanted = {"table_id": table.table_id, "operation": "READ"}
+        await ask("POST", f"{API}/temporary-table-credentials", wanted)
         await ask("GET", "/v1/commit-tables")
         described = await ask("GET", "/v1/descriptions/S.t")
         assert (described["kind"], described["version"]) == ("commit-table", 1)

@@ -21,7 +21,7 @@ from tests.service.test_replica_routes import create
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import BusyError, UnauthorizedError
-from sparktxlog.model.answers import AuditEntry
+from sparktxlog.model.administration_answers import AuditEntry
 from sparktxlog.runtime import audit_trail
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.node import Node

@@ -26,8 +26,9 @@ from tests.support.delta_writer import (
     path_of,
 )
 
-from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.errors import CommitStateUnknownError, StorageError
 from sparktxlog.runtime.node import Node
+from sparktxlog.service.handlers import catalog_api
 from sparktxlog.storage.interfaces import Write
 
 STAGING = f"{DELTA}/catalogs/tx/schemas/default/staging-tables"
@@ -45,15 +46,16 @@ class Caller:
             raw = await response.read()
             return response.status, json.loads(raw) if raw else None
 
-    async def stage(self, name: str = "t") -> StagedTable:
-        status, answer = await self.ask("POST", STAGING, {"name": name})
+    async def stage(self, name: str = "t", schema: str = "default") -> StagedTable:
+        path = STAGING.replace("default", schema)
+        status, answer = await self.ask("POST", path, {"name": name})
         assert status == 200, answer
         return StagedTable.of(answer)
 
-    async def create(self, name: str = "t") -> StagedTable:
-        table = await self.stage(name)
+    async def create(self, name: str = "t", schema: str = "default") -> StagedTable:
+        table = await self.stage(name, schema)
         table.write_first(table.add())
-        status, answer = await self.ask("POST", path_of(), table.creation(name))
+        status, answer = await self.ask("POST", path_of(schema=schema), table.creation(name))
         assert status == 200, answer
         return table
 
@@ -125,6 +127,75 @@ def test_a_table_is_created_written_and_dropped(tmp_path: Path) -> None:
             assert (await caller.create()).table_id != table.table_id
             assert await caller.ask("DELETE", f"{API}/tables/tx.default.t") == (200, {})
             assert told(await caller.ask("GET", path_of("t"))) == (404, "NoSuchTableException")
+
+    asyncio.run(main())
+
+
+def test_lists_show_columns_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_api, "_MOST_COLUMNS", 3)
+    target = f"{API}/tables?catalog_name=tx&schema_name=default"
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            for name in ("a", "b", "c"):
+                await caller.create(name)
+            status, first = await caller.ask("GET", target)
+            assert (status, first["next_page_token"]) == (200, "b")
+            assert [one["name"] for one in first["tables"]] == ["a", "b"]
+            columns = first["tables"][0]["columns"]
+            assert [json.loads(one["type_json"]) for one in columns] == SCHEMA["fields"]
+            assert [one["type_name"] for one in columns] == ["LONG", "ARRAY"]
+            status, last = await caller.ask("GET", f"{target}&page_token=b")
+            assert [one["name"] for one in last["tables"]] == ["c"]
+            assert last["next_page_token"] is None
+            status, answer = await caller.ask("GET", f"{API}/nothing")
+            assert told((status, answer)) == (404, "NotFoundException")
+            assert answer["error_code"] == "ENDPOINT_NOT_FOUND"
+
+    asyncio.run(main())
+
+
+def test_a_schema_is_dropped_with_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = f"{API}/schemas/tx.ci"
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            said = {"comment": "of a run", "properties": {"pr": "7"}}
+            await caller.ask("POST", f"{API}/schemas", {"name": "ci", "catalog_name": "tx"} | said)
+            long = {"name": "long", "catalog_name": "tx", "comment": "x" * 5_000}
+            assert told(await caller.ask("POST", f"{API}/schemas", long))[0] == 400
+        async with catalog(tmp_path) as caller:  # a restart
+            shown = (await caller.ask("GET", drop))[1]
+            assert {key: shown[key] for key in said} == said
+            tables = [await caller.create(name, "ci") for name in ("a", "b", "c")]
+            refused = await caller.ask("DELETE", drop)
+            assert told(refused) == (409, "UpdateRequirementConflictException")
+            assert "force=true" in refused[1]["message"]
+            assert told(await caller.ask("DELETE", f"{drop}?force=false"))[0] == 409
+            assert told(await caller.ask("DELETE", f"{drop}?force=1"))[0] == 400
+
+            # One that fails in the middle says so, and a repeat goes on.
+            held = caller.node.catalog
+            plain, left = held.drop, iter([None, StorageError("a full disk")])
+
+            async def failing(schema: str, name: str) -> None:
+                if (error := next(left, None)) is not None:
+                    raise error
+                await plain(schema, name)
+
+            monkeypatch.setattr(held, "drop", failing)
+            unknown = await caller.ask("DELETE", f"{drop}?force=true")
+            assert told(unknown) == (500, "CommitStateUnknownException")
+            assert (
+                "1 of 3 tables of schema 'ci' are dropped, 'ci.b' is not" in unknown[1]["message"]
+            )
+            assert await caller.ask("DELETE", f"{drop}?force=true") == (200, {})
+            assert told(await caller.ask("GET", drop)) == (404, "NoSuchSchemaException")
+            assert all(table.published(0).exists() for table in tables)
+            always = await caller.ask("DELETE", f"{API}/schemas/tx.default?force=true")
+            assert told(always) == (409, "UpdateRequirementConflictException")
 
     asyncio.run(main())
 

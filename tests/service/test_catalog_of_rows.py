@@ -258,3 +258,16 @@ def test_a_table_that_cannot_be_read(tmp_path: Path) -> None:
             assert await names(caller) == [("whole", "EXTERNAL")]
 
     asyncio.run(main())
+
+
+def test_a_schema_with_a_row_table_is_dropped_by_nobody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            await make(caller.node, "ci.orders")
+            await caller.create("a", "ci")
+            refused = await caller.ask("DELETE", f"{API}/schemas/tx.ci?force=true")
+            assert told(refused) == REFUSED
+            assert "log.drop_table" in message(refused)
+            assert (await caller.ask("GET", path_of("a", "ci")))[0] == 200
+
+    asyncio.run(main())

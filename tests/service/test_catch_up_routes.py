@@ -112,7 +112,8 @@ def test_plan_and_signatures_follow_the_reports(own: NodeProcess) -> None:
     assert ask(own, "GET", "/v1/worker/plan?worker=w")[1]["plan"] == "up-to-date"
     found = ask(own, "GET", "/v1/signatures")[1]
     assert found["node_id"] == "A"
-    assert found["replicas"] == [{"worker_id": "w", "position": 2, "verdict": "IN_SYNC"}]
+    (line,) = found["replicas"]
+    assert line == {"worker_id": "w", "name": "main", "position": 2, "verdict": "IN_SYNC"}
     (entry,) = found["signatures"]
     assert (entry["position"], entry["chain_hash"]) == (2, own.status()["chain_hash"])
     assert entry["tables"]["t"] == TableSignature(rows=2).to_text()

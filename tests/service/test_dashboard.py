@@ -7,7 +7,6 @@ import base64
 import hashlib
 import json
 import socket
-import threading
 import tomllib
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,7 +18,6 @@ import aiohttp
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller
-from tests.support.browser import browser_page
 from tests.support.command_line import invoke
 from tests.support.replica_lakes import report_of
 
@@ -29,7 +27,7 @@ from sparktxlog.health.site_progress import progress_of
 from sparktxlog.runtime.node import Node
 
 TOKEN = "a token of the clients"
-PAGES = ("overview", "queue", "rounds", "tables", "transfers", "epochs")
+PAGES = ("overview", "history", "queue", "rounds", "tables", "transfers", "epochs", "acts")
 STATIC = resources.files("sparktxlog.service.dashboard") / "static"
 
 
@@ -119,6 +117,22 @@ def test_a_cluster_of_commit_tables_needs_no_worker(
     asyncio.run(main())
 
 
+async def _assert_the_page_of_a_table(reader: Reader, id_: str) -> None:
+    """It shows what wrote last, and how each site is."""
+    view = await reader.json("/dashboard/tables/bronze.b.json")
+    assert [(one["kind"], one["position"]) for one in view["writers"]] == [
+        ("append", 3),
+        ("append", 2),
+        ("create_table", 1),
+    ]
+    assert view["writers"][0]["transaction_id"] == id_
+    (at,) = view["at"]
+    assert (at["site"], at["position"], at["has_all"]) == ("B", 3, True)
+    assert [one["name"] for one in view["table"]["columns"]] == ["id"]
+    text = (await reader.get("/dashboard/tables/bronze.b"))[1]
+    assert "● has every write" in text and id_ in text
+
+
 def test_pages_and_their_twins(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB") as nodes:
@@ -161,10 +175,11 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
             strange = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
             assert "never saw" in (await reader.get(f"/dashboard/transactions/{strange}"))[1]
 
+            await _assert_the_page_of_a_table(reader, id_)
             for what, where in (
                 ("2", "queue?after=1"),
                 (id_, f"transactions/{id_}"),
-                ("bronze.b", "tables?after=bronze."),
+                ("bronze.b", "tables/bronze.b"),
             ):
                 status, _, headers = await reader.get(f"/dashboard/search?q={what}")
                 assert (status, headers["location"]) == (303, f"/dashboard/{where}")
@@ -172,6 +187,8 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 ("nothing", 404),
                 ("queue?after=x", 400),
                 ("transactions/x", 400),
+                ("tables/bronze.c", 404),
+                ("tables/%20", 400),
                 ("static/x.js", 404),
             ):
                 assert (await reader.get(f"/dashboard/{path}"))[0] == wanted
@@ -209,7 +226,7 @@ def test_a_witness_shows_what_it_knows_and_names_those_who_know_more(tmp_path: P
             states = {one["id"]: one["state"] for one in found["sites"]}
             assert states == {"A": "member", "B": "member", "W": "witness"}
             assert (await reader.get("/dashboard/epochs"))[0] == 200
-            for name in ("queue", "rounds", "tables", "transfers", "rounds/1"):
+            for name in ("history", "queue", "rounds", "tables", "transfers", "rounds/1"):
                 status, page, _ = await reader.get(f"/dashboard/{name}")
                 assert status == 404 and "sk another node" in page, name
             assert (await reader.get("/v1/views/survival"))[0] == 404
@@ -241,11 +258,54 @@ def test_a_token_is_the_password(tmp_path: Path) -> None:
 def test_scripts_are_what_their_authors_published() -> None:
     listed = tomllib.loads((STATIC / "vendored.toml").read_text())["script"]
     found = {item.name: item.read_bytes() for item in STATIC.iterdir()}
-    assert {one["file"] for one in listed} == {name for name in found if name.endswith(".js")}
+    assert {one["file"] for one in listed} == {name for name in found if name.endswith(".min.js")}
     for one in listed:
         assert hashlib.sha256(found[one["file"]]).hexdigest() == one["sha256"], one["file"]
     sent = sum(len(data) for name, data in found.items() if not name.endswith(".toml"))
     assert sent <= 100_000
+
+
+def test_the_history_of_a_node_is_measured_and_drawn(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a = nodes["A"]
+            reader = Reader(a)
+            before = await reader.json("/dashboard/history.json")
+            assert (before["span"], before["step_s"]) == ("hour", 10)
+            await asyncio.to_thread(commit, a)
+            await until(lambda: a.status()["published"] == 3)
+            a.accept_report(report_of(a.status(), 3))
+
+            def write() -> None:
+                with Client(a.config.master_url) as client:
+                    client.append("bronze.b", [{"id": 3}])
+
+            await asyncio.to_thread(write)
+            await until(lambda: a.status()["published"] == 4)
+            await a.all_replicas.lag.sample([])
+            a.history.sample()
+            view = await reader.json("/dashboard/history.json")
+            assert len(view["at"]) == len(before["at"]) + 1
+            last = {name: values[-1] for name, values in view["series"].items()}
+            assert last["ordered_per_s"] > 0 and last["sent_bytes_per_s.B"] > 0
+            assert 0 < last["commit_p50_s"] <= last["commit_p99_s"]
+            assert (last["lag.A"], last["lag.B"]) == (1, 4) and last["lag_s.A"] > 0
+            assert last["disk_free_bytes"] > 0 and last["log_bytes"] > 0
+            assert last["state"] == 1 and "drawn" not in view
+            text = (await reader.get("/dashboard/history"))[1]
+            for title in ("Ordered transactions", "Behind, in time", "Free on its disk"):
+                assert f"<b>{title}</b>" in text
+            assert text.count("<path ") >= 8
+            # A minute of samples is one of the day, and the day keeps the highest lag.
+            assert (await reader.json("/dashboard/history.json?span=day"))["at"] == []
+            for _ in range(5):
+                a.history.sample()
+            day = await reader.json("/dashboard/history.json?span=day")
+            assert [len(one) for one in (day["at"], day["series"]["lag.B"])] == [1, 1]
+            assert day["series"]["lag.B"] == [4]
+            assert (await reader.get("/dashboard/history?span=week"))[0] == 400
+
+    asyncio.run(main())
 
 
 def test_an_alarm_names_table_and_position(tmp_path: Path) -> None:
@@ -265,7 +325,7 @@ def test_an_alarm_names_table_and_position(tmp_path: Path) -> None:
             (alarm,) = [one for one in view["alarms"] if one["severity"] == "alarm"]
             assert f"table {next(iter(tables))!r}: version 7" in alarm["text"]
             text = (await Reader(a).get("/dashboard/queue"))[1]
-            assert "✕ Alarm" in text and "● In sync" not in text
+            assert "✕ Diverged" in text and "● In sync" not in text
 
     asyncio.run(main())
 
@@ -339,41 +399,3 @@ def test_news_are_told_and_end_with_the_node(tmp_path: Path) -> None:
             await stream.read()
 
     asyncio.run(main())
-
-
-def test_a_browser_shows_news_and_asks_nobody_else(tmp_path: Path) -> None:
-    """Scripts obey the page's own policy, and what a person types stays."""
-    nodes: dict[str, Node] = {}
-    started, done = threading.Event(), threading.Event()
-
-    async def main() -> None:
-        async with cluster(tmp_path, "AB") as found:
-            nodes.update(found)
-            started.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    try:
-        assert started.wait(90)
-        root = nodes["A"].config.master_url
-        with browser_page(tmp_path / "profile") as page:
-            page.open(f"{root}/dashboard/queue")
-            page.until("document.body.innerText.includes('Nothing is ordered here')")
-            page.until("!!window.htmx && !!window.Idiomorph")
-            page.value("document.querySelector('input').value = 'typed'")
-            page.value("document.querySelector('input').focus()")
-            page.value("window.mark = 'not loaded again'")
-            commit(nodes["B"])
-            page.until("document.querySelectorAll('tr').length === 4")
-            assert page.value("document.activeElement.value") == "typed"
-            assert page.value("window.mark") == "not loaded again"
-            page.open(f"{root}/")
-            assert page.value("document.querySelectorAll('svg circle').length") == 2
-            wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
-            assert not page.value(wide)
-            assert [url for url in page.asked if not url.startswith(root)] == []
-            assert page.errors == []
-    finally:
-        done.set()
-        thread.join()

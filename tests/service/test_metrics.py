@@ -319,6 +319,7 @@ STORY: dict[Step, tuple[str, ...]] = {
         "published",
         "ordered_transactions",
         "rounds",
+        "commit_seconds",
         "journal_write_seconds",
         "publish_seconds",
         "log_bytes",

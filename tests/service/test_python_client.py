@@ -78,6 +78,57 @@ def test_schemas_and_tables_by_the_python_client(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_catalogs_columns_credentials_and_a_schema_with_its_tables(tmp_path: Path) -> None:
+    made = {"model": "CreateSchema", "name": "ci", "catalog_name": "tx", "comment": "of a run"}
+    of_table = "TemporaryCredentialsApi.generate_temporary_table_credentials"
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            table = await caller.create("t")
+            await make(caller.node, "orders")
+            apply(caller.node, "orders")
+            of_model = {"model": "GenerateTemporaryTableCredential", "table_id": table.table_id}
+            catalogs, one, rows, shown, may_write, schema, again, dropped, gone = await ask(
+                caller,
+                call("CatalogsApi.list_catalogs"),
+                call("CatalogsApi.get_catalog", "sales"),
+                call("TablesApi.get_table", "tx.default.orders"),
+                call("TablesApi.get_table", "tx.default.t"),
+                call(of_table, of_model | {"operation": "READ_WRITE"}),
+                call("SchemasApi.create_schema", made),
+                call("SchemasApi.get_schema", "tx.ci"),
+                call("SchemasApi.delete_schema", "tx.ci", force=True),
+                call("SchemasApi.get_schema", "tx.ci"),
+            )
+            assert [entry["name"] for entry in catalogs["catalogs"]] == ["tx"]
+            assert (one["name"], one["id"]) == ("sales", catalogs["catalogs"][0]["id"])
+            columns = [(c["name"], c["type_name"], c["nullable"]) for c in rows["columns"]]
+            assert columns == [
+                ("id", "LONG", False),
+                ("v", "STRING", True),
+            ]
+            assert [c["type_text"] for c in shown["columns"]] == ["bigint", "array<string>"]
+            assert shown["columns"][1]["comment"] == "many"
+            assert may_write == {"url": table.location}
+            assert schema["comment"] == again["comment"] == "of a run"
+            assert (dropped, gone[1:]) == ({}, [404, "SCHEMA_NOT_FOUND"])
+            ids = [shown["table_id"], rows["table_id"]]
+            found = await ask(
+                caller,
+                *(
+                    call(of_table, of_model | {"table_id": one, "operation": operation})
+                    for one in ids
+                    for operation in ("READ", "READ_WRITE", "UNKNOWN_TABLE_OPERATION")
+                ),
+            )
+            wrong = ["BadRequestException", 400, "INVALID_ARGUMENT"]
+            assert found[:3] == [{"url": table.location}, {"url": table.location}, wrong]
+            assert found[3] == {"url": rows["storage_location"]}
+            assert found[4:] == [["ForbiddenException", 403, "PERMISSION_DENIED"], wrong]
+
+    asyncio.run(main())
+
+
 def test_what_it_is_refused(tmp_path: Path) -> None:
     """What the node does not serve is told as such, and nothing without the token."""
     staging = {"model": "CreateStagingTable", "name": "t", "schema_name": "s", "catalog_name": "c"}
@@ -88,12 +139,16 @@ def test_what_it_is_refused(tmp_path: Path) -> None:
             found = await ask(
                 caller,
                 call("SchemasApi.list_schemas", "tx"),
-                call("CatalogsApi.list_catalogs"),
+                call("FunctionsApi.list_functions", "tx", "default"),
                 call("TablesApi.create_staging_table", staging),
                 call("TemporaryCredentialsApi.generate_temporary_table_credentials", credential),
             )
             assert [one["name"] for one in found[0]["schemas"]] == ["default"]
-            assert [answer[1] for answer in found[1:]] == [404, 404, 404]
+            assert [answer[1:] for answer in found[1:]] == [
+                [404, "ENDPOINT_NOT_FOUND"],
+                [404, "ENDPOINT_NOT_FOUND"],
+                [404, "TABLE_NOT_FOUND"],
+            ]
             (refused,) = await ask(caller, call("SchemasApi.list_schemas", "tx"), token="wrong")
             assert refused == ["UnauthorizedException", 401, "UNAUTHENTICATED"]
 

@@ -265,7 +265,7 @@ def test_a_ticket_has_the_lease_of_the_first_donor_that_gives_one(tmp_path: Path
     asyncio.run(main())
 
 
-async def _no_lease(worker_id: str, *, named: bool) -> Lease:
+async def _no_lease(worker_id: str, **of: Any) -> Lease:
     raise TransportError("it burns")
 
 
@@ -293,8 +293,8 @@ def test_what_does_not_fit_the_own_log_is_refused_and_given_back(
             link = b.base.links["A"]
             ask = link.request_lease
 
-            async def lie(worker_id: str, *, named: bool) -> Lease:
-                return replace(await ask(worker_id, named=named), **changes)
+            async def lie(worker_id: str, **of: Any) -> Lease:
+                return replace(await ask(worker_id, **of), **changes)
 
             link.request_lease = lie  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match=text):
@@ -332,8 +332,8 @@ def test_who_is_further_back_than_the_id_window_is_behind_and_not_diverged(tmp_p
             assert (answer["verdict"], answer["plan"]) == ("IN_SYNC", "replay")
             ask = b.base.links["A"].request_lease
 
-            async def lend(worker_id: str, *, named: bool) -> Lease:
-                return replace(await ask(worker_id, named=named), position=inside)
+            async def lend(worker_id: str, **of: Any) -> Lease:
+                return replace(await ask(worker_id, **of), position=inside)
 
             b.base.links["A"].request_lease = lend  # type: ignore[method-assign]
             with pytest.raises(LocalProtocolError, match="too old to be compared"):

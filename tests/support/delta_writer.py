@@ -108,7 +108,15 @@ class StagedTable:
         """Write a data file; return the action that adds it."""
         name = f"part-{uuid.uuid4()}.parquet"
         self.put(name, content)
-        return {"add": {"path": name, "size": len(content), "partitionValues": {}}}
+        return {
+            "add": {
+                "path": name,
+                "size": len(content),
+                "partitionValues": {},
+                "modificationTime": BEGIN,
+                "dataChange": True,
+            }
+        }
 
     def stage(
         self, version: int, *actions: dict[str, Any], timestamp: int | None = None

@@ -84,17 +84,18 @@ class FaultyWay(ThreadingHTTPServer):
     Args:
         endpoint: Of the server, `http://host:port`.
         choose: What happens to each request.
+        prefix: Path below which it has the server, as a reverse proxy does; all else is 404.
     """
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, endpoint: str, choose: Choice) -> None:
+    def __init__(self, endpoint: str, choose: Choice, prefix: str = "") -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         to = urlsplit(endpoint)
         assert to.hostname is not None
         self.to = (to.hostname, to.port)
-        self.choose = choose
+        self.choose, self.prefix = choose, prefix
         #: What happened so far.
         self.happened: Counter[Fault | Answer] = Counter()
         #: Target of a list → the first answer to it of the last ten seconds.
@@ -106,7 +107,7 @@ class FaultyWay(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """What a store takes as its endpoint."""
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"http://127.0.0.1:{self.server_port}{self.prefix}"
 
     def cut(self, *, silently: bool = False) -> None:
         """Let nothing pass from now on, requests that are under way included.
@@ -145,6 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         if not self.server.passes():
             return self._break_off()
+        if not self.path.startswith(f"{self.server.prefix}/"):
+            return self._answer(404, b"no such site", {})
+        self.path = self.path.removeprefix(self.server.prefix)
         fault = self.server.choose(self.command)
         if fault is Fault.STALE:
             fault = Fault.NONE if (old := self._old_list()) is None else Fault.STALE
@@ -235,9 +239,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def faulty_way(endpoint: str, choose: Choice) -> Iterator[FaultyWay]:
+def faulty_way(endpoint: str, choose: Choice, prefix: str = "") -> Iterator[FaultyWay]:
     """Give a way to a server."""
-    with FaultyWay(endpoint, choose) as way:
+    with FaultyWay(endpoint, choose, prefix) as way:
         thread = threading.Thread(target=way.serve_forever, daemon=True)
         thread.start()
         try:

@@ -11,7 +11,7 @@ from sparktxlog.transport.greeting import Greeter, Place
 
 _ANSWERS: dict[str, Callable[..., Any]] = {
     "is_fresh": lambda: False,
-    "is_joining": lambda: False,
+    "is_joining": lambda _: False,
     "is_linked": lambda node_id: True,
     "shortfall": lambda node_id, standing: "",
     "is_blank": lambda node_id: False,

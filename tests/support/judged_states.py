@@ -72,11 +72,12 @@ def survivals_of(status: _Status, holds: dict[str, Any]) -> list[Survival]:
     """Return what the node says of the loss of each site.
 
     Raises:
-        NotFoundError: It is a witness, or of an older release (definite).
+        NotFoundError: It is a witness, a follower, or of an older release (definite).
     """
     own, roster = status["node_id"], status.get("roster")
-    if status["phase"] == "WITNESS" or not roster:
-        raise NotFoundError("a witness, or an older release, has no such view")
+    if status["phase"] in ("WITNESS", "FOLLOWING") or not roster:
+        raise NotFoundError("a witness, a follower, or an older release, has no such view")
+    roster = [one for one in roster if not one.get("follower")]
     peers = {one["id"]: one for one in status["peers"]}
     away = {*(status.get("suspects") or []), *(n for n, p in peers.items() if not p["linked"])}
     answering = [one["id"] for one in roster if one["id"] not in away]
@@ -145,18 +146,22 @@ def failed_drills(status: _Status, holds: dict[str, Any]) -> dict[str, list[str]
         said = survivals_of(status, holds)
     except NotFoundError:
         return {}
-    witnesses = {one["id"] for one in status["roster"] if one["witness"]}
+    others = {
+        one["id"]: "WITNESS" if one["witness"] else "FOLLOWING"
+        for one in status["roster"]
+        if one["witness"] or one.get("follower")
+    }
     well = {"phase": "NORMAL", "paused": False, "position": status["position"]}
     answers = [_answer(status["node_id"], {"paused": False} | status, said)]
     for peer in status["peers"]:
-        if peer["id"] in witnesses and peer["linked"]:
-            answers.append(_answer(peer["id"], well | {"phase": "WITNESS"}, []))
+        if peer["id"] in others and peer["linked"]:
+            answers.append(_answer(peer["id"], well | {"phase": others[peer["id"]]}, []))
         elif peer["linked"]:
             answers.append(_answer(peer["id"], well, said))
         else:
             error = TransportError("no answer")
             answers.append(NodeAnswer(node=peer["id"], url="", error=error))
-    sites = [one["id"] for one in status["roster"] if not one["witness"]]
+    sites = [one["id"] for one in status["roster"] if one["id"] not in others]
     report = DrillReport(began_at=1, sites=sites, suspect_timeout_s=4.0)
     examine(answers, report)
     found = {one.name.removeprefix("loss of "): one for one in report.rehearsals}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +29,7 @@ def base_of(
     dead_after_us: int = 10_000_000,
     saved: Mapping[str, bytes] | None = None,
     links: Mapping[str, Any] | None = None,
+    followers: Collection[str] = (),
 ) -> Any:
     """Return a foundation; `ordered` and `published` may grow, `links` come and go."""
     return SimpleNamespace(
@@ -41,7 +42,10 @@ def base_of(
         journal=SimpleNamespace(read_hash_at=hash_at),
         state=SimpleNamespace(values=saved or {}),
         links=_AllSites() if links is None else links,
-        master=SimpleNamespace(tables=dict[str, Any]()),
+        master=SimpleNamespace(
+            tables=dict[str, Any](),
+            view=SimpleNamespace(follows=lambda site: site in followers),
+        ),
     )
 
 

@@ -21,6 +21,9 @@ _ORCHESTRATION = Path(
     os.environ.get("SPARKTXLOG_TEST_ORCHESTRATION", _VENV / "test-orchestration" / "bin" / "python")
 )
 
+#: dbt-core and dbt-spark, in an environment of their own, with .venv's PySpark.
+_DBT = Path(os.environ.get("SPARKTXLOG_TEST_DBT", _VENV / "test-dbt" / "bin" / "python"))
+
 
 def there(path: Path) -> Path:
     """Return the path; skip the test if nothing is there, which fails a run with CI=true."""
@@ -48,6 +51,11 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 def orchestration_python() -> str:
     """Return the interpreter that has Airflow, Dagster and OpenLineage's client."""
     return str(there(_ORCHESTRATION))
+
+
+def dbt_python() -> str:
+    """Return the interpreter that has dbt and dbt-spark."""
+    return str(there(_DBT))
 
 
 def system_program(name: str) -> str:

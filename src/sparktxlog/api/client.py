@@ -18,34 +18,25 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
+from sparktxlog.api.given_data import Columns, Rows, arrow_table
 from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import least_position
 from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
-from sparktxlog.api.writing.operations import (
-    Commits,
-    Isolation,
-    NewTable,
-    TransactionDraft,
-    made_for_newest,
-)
+from sparktxlog.api.writing.background import BackgroundCommits
+from sparktxlog.api.writing.held_transaction import HeldTransaction
+from sparktxlog.api.writing.operations import Commits, Isolation, made_for_newest
+from sparktxlog.api.writing.request_transaction import Transaction, TransactionOptions
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
-from sparktxlog.codec.rows import to_json
-from sparktxlog.codec.submits.alterations import put_change
-from sparktxlog.codec.submits.condition_requests import is_conflict, request_of_condition
+from sparktxlog.codec.containers.runs import RunLimits
+from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import (
-    ColumnRequest,
-    OperationRequest,
-    TransactionRequest,
-    arrow_text,
-    encode_request,
-    microseconds,
     parse_level,
 )
 from sparktxlog.codec.submits.transactions import Rollback, Session
@@ -60,220 +51,12 @@ from sparktxlog.model.ids import (
     transaction_id_from_text,
     transaction_id_to_text,
 )
-from sparktxlog.model.tables.alteration import TableChange
-from sparktxlog.model.tables.table import TableDefinition, VersionedTable
+from sparktxlog.model.tables.table import TableDefinition, Tables, VersionedTable
 from sparktxlog.model.transactions.operation import LONGEST_RUN, OperationKind
 from sparktxlog.model.transactions.receipt import Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
-
-
-class Transaction(TransactionDraft[Rows, Columns]):
-    """Operations over one or more tables that take effect together or not at all.
-
-    Made by `Client.transaction`.  The end of its `with` block submits it; an error inside drops it.
-    Without a `with` block, `commit` submits it.
-    """
-
-    _another = "client.transaction()"
-
-    def __init__(
-        self,
-        link: Nodes,
-        *,
-        transaction_id: str | None,
-        first_wins: bool,
-        session: Session,
-        level: str,
-        timeout_s: float | None,
-        valid_until: datetime | None,
-        isolation: Isolation,
-        is_sync: bool,
-        participants: Sequence[str],
-    ) -> None:
-        super().__init__(isolation, level, is_sync=is_sync, participants=participants)
-        self._link = link
-        self._id = (
-            transaction_id_from_text(transaction_id) if transaction_id else uuid.uuid4().bytes
-        )
-        #: The user gave the id: a transaction without effect is still recorded under it.
-        self._given = transaction_id is not None
-        self._first_wins = first_wins
-        self._session = session
-        self._timeout_s = timeout_s
-        self._valid_until = valid_until
-        self._operations: list[OperationRequest] = []
-        self._schemas: dict[str, int] = {}
-        self._is_nothing = True
-        self._posted = False
-
-    @property
-    def id(self) -> str:
-        """The transaction id, a UUID."""
-        return transaction_id_to_text(self._id)
-
-    def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
-        """Add an operation of a kind that carries rows."""
-        operation = OperationRequest(kind=kind, table=table)
-        if is_row_list(rows):
-            operation.rows = [to_json(row) for row in rows]
-            count = len(operation.rows)
-        else:
-            given = arrow_table(rows)
-            operation.arrow, count = arrow_text(given), given.num_rows
-        self._add(operation, is_nothing=not count and kind is not OperationKind.OVERWRITE)
-
-    def _create(self, columns: Columns, table: NewTable) -> None:
-        self._add(
-            OperationRequest(
-                kind=OperationKind.CREATE_TABLE,
-                table=table.table,
-                columns=[
-                    ColumnRequest(name=c.name, type=c.type, nullable=c.nullable, comment=c.comment)
-                    for c in columns_given(columns)
-                ],
-                keys=list(table.keys),
-                partition_by=list(table.partition_by),
-                deletion_vectors=table.deletion_vectors,
-                is_sync=table.is_sync or None,
-                cluster_by=list(table.cluster_by) or None,
-                comment=table.comment or None,
-                properties=None if table.properties is None else dict(table.properties),
-            )
-        )
-
-    def _append_new(self, table: str, rows: Rows) -> None:
-        raise InvalidRequestError(
-            f"a Client has no tables in which the keys of table {table!r} could be looked up",
-            hint="Use upsert, which replaces the rows that are there, or append from Spark: "
-            "sparktxlog.connect(spark, url).",
-            table=table,
-            field="on_duplicate",
-        )
-
-    def _alter(self, table: str, change: TableChange) -> None:
-        kind = OperationKind.DROP_TABLE if change.is_dropped else OperationKind.ALTER_TABLE
-        operation = OperationRequest(kind=kind, table=table)
-        put_change(change, operation)
-        self._add(operation)
-
-    def _delete_where(self, table: str, predicate: str) -> None:
-        self._add(
-            OperationRequest(kind=OperationKind.DELETE_WHERE, table=table, predicate=predicate)
-        )
-
-    def read_at(self, position: int, *tables: str) -> None:
-        """Note that tables were read as they were at a position: nobody may write to them since.
-
-        A client has no tables of its own.  The rows come from a replica of the site, as
-        `client.snapshot()` names them, or from anybody that knows a position.  The oldest of
-        several positions counts for all tables.
-
-        Args:
-            position: The last transaction that was visible to the reader, 0 = none.
-            tables: Names.
-
-        Raises:
-            LocalProtocolError: It was begun without `isolation="serializable"`, or is submitted
-                already (definite).
-            InvalidRequestError: It is no position, or no table is named (definite).
-            InvalidNameError: A name is outside the allowed pattern (definite).
-        """
-        self._check_records_reads()
-        if type(position) is not int or position < 0 or not tables:
-            raise InvalidRequestError(
-                f"tables {list(tables)} were read at {position!r}",
-                hint="Write t.read_at(position, 'orders', …), with a whole number from 0.",
-                field="position" if tables else "tables",
-                value=position,
-            )
-        names = [table_name(table) for table in tables]
-        self._takes_more()
-        self._record(position, names)
-
-    def expect_schema(self, table: str, schema_version: int) -> None:
-        """Say for which schema version of a table the operations of the transaction are made.
-
-        If the table has another one, the commit raises StaleSchemaError, which `retry` repeats.
-        Otherwise the rows are only compared with the columns that the table has by then.
-
-        Args:
-            table: Its name.
-            schema_version: `client.table(name).schema_version` of the definition that was used.
-
-        Raises:
-            InvalidRequestError: It is no version, or not the one expected before (definite).
-            LocalProtocolError: The transaction is submitted already (definite).
-        """
-        table = table_name(table).lower()
-        expected = self._schemas.get(table, schema_version)
-        if type(schema_version) is not int or schema_version < 1 or schema_version != expected:
-            raise InvalidRequestError(
-                f"table {table!r}: {schema_version!r} is no schema version that it can have"
-                + ("" if schema_version == expected else f", not {expected}"),
-                hint="It is a whole number, 1 or more: client.table(name).schema_version.",
-                field="schema_version",
-                value=schema_version,
-            )
-        self._takes_more()
-        self._schemas[table] = schema_version
-
-    def _takes_more(self) -> bool:
-        self._take_more(self._posted)
-        return True
-
-    def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
-        self._takes_more()
-        operation.table = table_name(operation.table)
-        self._operations.append(operation)
-        self._is_nothing = self._is_nothing and is_nothing
-
-    def commit(self) -> Receipt:
-        """Submit it and return the receipt; again, it returns the same one.
-
-        After an unknown outcome it may be called again: the id makes both one transaction.
-
-        Raises:
-            ConflictError: What it read or expected does not hold, or a table changed; again, it
-                is the same error, and a new attempt needs a new transaction (definite).
-            CommitRejectedError: It does not take effect; the class says why (definite).
-            CommitStateUnknownError: Not known in time; field `transaction_id` (not definite).
-            UnreachableError: No node could be reached; nothing was sent (definite).
-        """
-        self._posted = True
-        if self._receipt is None:
-            self._receipt = self._submit()
-        return self._receipt
-
-    def _submit(self) -> Receipt:
-        if self._only_read(*self._operations):
-            return Receipt.of_nothing(parse_level(self._level)[0])
-        for operation in self._operations:
-            if operation.kind is not OperationKind.CREATE_TABLE:
-                operation.schema_version = self._schemas.get(operation.table.lower())
-        condition = self._condition()
-        # Without an id from the user nothing is recorded.
-        is_recorded = self._given or not self._is_nothing or condition is not None
-        is_recorded = is_recorded or bool(self._participants)
-        request = TransactionRequest(
-            operations=self._operations,
-            transaction_id=self.id if is_recorded else None,
-            session=self._session.name,
-            rollback=self._session.rollback,
-            valid_until=microseconds(self._valid_until),
-            conditions=request_of_condition(condition),
-            is_sync=self._is_sync,
-            participants=list(self._participants) or None,
-        )
-        return self._link.commit(
-            encode_request(request),
-            self._id,
-            level=self._level,
-            timeout_s=self._timeout_s,
-            after=self._read_position,
-            first_wins=self._first_wins,
-        )
 
 
 class Client(LogClient, Commits[Rows, Columns]):
@@ -306,7 +89,10 @@ class Client(LogClient, Commits[Rows, Columns]):
         super().__init__(link, link.timeout_s)
         self._level = level
         self._definitions: dict[str, VersionedTable] = {}
+        #: Tables as they were when a node was asked last.
+        self.known_tables = Tables(cast("dict[str, TableDefinition]", self._definitions))
         self._info: dict[str, Any] | None = None
+        self._backgrounds: list[BackgroundCommits] = []
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -354,10 +140,8 @@ class Client(LogClient, Commits[Rows, Columns]):
                 what cannot be participants (definite).
             InvalidNameError: The id is no UUID (definite).
         """
-        return Transaction(
-            self._link,
-            transaction_id=None if transaction_id is None else str(transaction_id),
-            first_wins=first_wins,
+        options = TransactionOptions(
+            transaction_id=transaction_id,
             session=Session(session, rollback),
             level=level or self._level,
             timeout_s=timeout,
@@ -366,6 +150,64 @@ class Client(LogClient, Commits[Rows, Columns]):
             is_sync=is_sync,
             participants=participants,
         )
+        return Transaction(self._link, options, first_wins=first_wins)
+
+    def open_transaction(
+        self,
+        *,
+        lease: float = 60.0,
+        transaction_id: str | uuid.UUID | None = None,
+        session: str | None = None,
+        level: str | None = None,
+        timeout: float | None = None,
+        valid_until: datetime | None = None,
+        isolation: Isolation = None,
+        is_sync: bool = False,
+        participants: Sequence[str] = (),
+        rollback: Rollback = "session",
+    ) -> HeldTransaction:
+        """Begin a transaction that a node holds: what is added is sent at once, not kept here.
+
+            with client.open_transaction(lease=600) as tx:
+                for batch in batches:  # more than fits into memory
+                    tx.append("readings", batch)
+                tx.delete_where("readings", "value IS NULL")
+
+        The node checks each operation when it comes; one that is refused is not in it, and the
+        others are.  Many rows travel as files, a piece at a time, also those of a stream of Arrow
+        such as a `pyarrow.RecordBatchReader`.  A broken connection repeats a request, which adds
+        nothing twice.  An error in the block rolls it back.  Nothing is locked meanwhile, and
+        nothing is in the log before the commit.
+
+        It is open at one node, from its first operation on.  It ends without effect if that node
+        ends, or if it hears nothing for `lease` seconds (`renew`).
+
+        Args:
+            lease: Seconds, 1 to 3,600.
+            transaction_id: As `transaction`, like all others.
+            session: See there.
+            level: See there.
+            timeout: Seconds for each request, repeats included; instead of the client's.
+            valid_until: See there.
+            isolation: See there; what is read and expected is said before the first operation.
+            is_sync: See there.
+            participants: See there.
+            rollback: See there.
+
+        Raises:
+            InvalidRequestError: As `transaction`, or no such lease (definite).
+        """
+        options = TransactionOptions(
+            transaction_id=transaction_id,
+            session=Session(session, rollback),
+            level=level or self._level,
+            timeout_s=timeout,
+            valid_until=valid_until,
+            isolation=isolation,
+            is_sync=is_sync,
+            participants=participants,
+        )
+        return HeldTransaction(self._link, options, table=self.table, lease_s=lease)
 
     def _newest_definition(self, table: str) -> TableDefinition:
         return self.table(table)
@@ -416,17 +258,16 @@ class Client(LogClient, Commits[Rows, Columns]):
             wanted = OperationKind(kind)
         except ValueError as error:
             raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
-        if self._info is None:
-            self._info = self.info()
+        limits = self._run_limits()
         given, key = arrow_table(rows), table_name(table).lower()
         made = made_for_newest(
             self.table(table, fresh=False),
             lambda: self.table(table),
             lambda known: transactions_of(known, wanted, given, transaction_column),
         )
-        most = min(run_transactions, self._info["run_limit_transactions"])
+        most = min(run_transactions, limits.transactions)
         own = Session(session, rollback)
-        runs = made.runs(most, self._info["run_limit_bytes"], time.time_ns() // 1000, own)
+        runs = made.runs(most, limits.size_bytes, time.time_ns() // 1000, own)
         level = level or self._level
 
         def send(run: EncodedRun) -> Receipt:
@@ -444,6 +285,107 @@ class Client(LogClient, Commits[Rows, Columns]):
         if any(map(is_conflict, found.rejections)):
             self._definitions.pop(key, None)
         return found
+
+    # -- commits in the background --------------------------------------------------------------
+
+    def background(
+        self,
+        *,
+        level: str | None = None,
+        session: str | None = None,
+        rollback: Rollback = "transaction",
+        timeout: float | None = None,
+        limit_bytes: int = 64 << 20,
+    ) -> BackgroundCommits:
+        """Begin commits that the caller does not wait for: each call returns a future at once.
+
+            with client.background() as later:
+                pending = later.append("readings", [{"id": 1, "v": 20.5}])
+                pending.id, pending.done()
+                pending.result(level="applied", timeout=60)  # a receipt, or why it failed
+
+        They are sent by one thread, many in a request, in the order of the calls, and ordered in
+        that order.  The end of the block, `flush` and `close` wait for all of them, and raise the
+        first failure that nobody took.  Rows are copied; what is wrong with them is raised at once.
+
+        **What it does not promise.**  Before its future is done nothing is known of a commit: if
+        this process is killed, those that were not sent never happen, and those under way may or
+        may not (ask for their ids).  One that fails does not stop those after it.  If the outcome
+        of one is unknown, it may be ordered after those.
+
+        Args:
+            level: How far they must get, instead of the client's.
+            session: Name of the session that they are in; default: one of their own.
+            rollback: "session": after a failure nothing more is sent; all that waits, and each
+                further call, fails with `SessionRolledBackError`.  What travelled in the same run
+                and was ordered takes effect.
+            timeout: Seconds for each request, and for room in a full queue; instead of the
+                client's.
+            limit_bytes: About how much memory commits that are not settled may take; a call that
+                finds it full waits for room, then raises `BusyError` (definite).
+
+        Raises:
+            InvalidRequestError: No such level or rollback, or `limit_bytes` is no size (definite).
+            TransportError: No node answers (definite).
+        """
+        parse_level(level or self._level)
+        if type(limit_bytes) is not int or limit_bytes < 1:
+            raise InvalidRequestError(
+                f"limit_bytes={limit_bytes!r} is no number of bytes",
+                hint="Give a whole number, such as 64 << 20.",
+                field="limit_bytes",
+                value=limit_bytes,
+            )
+        made = BackgroundCommits(
+            self,
+            self._link,
+            level=level or self._level,
+            timeout_s=self._seconds(timeout),
+            session=Session(session or str(uuid.uuid4()), rollback),
+            limit_bytes=limit_bytes,
+            limits=self._run_limits(),
+        )
+        self._backgrounds.append(made)
+        return made
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all commits in the background are settled; see `BackgroundCommits.flush`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        for one in list(self._backgrounds):
+            one.flush(None if end is None else max(0.0, end - time.monotonic()))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Close the connections, after what was committed in the background is settled.
+
+        Args:
+            timeout: Seconds for that, see `BackgroundCommits.close`.
+
+        Raises:
+            TxLogError: The first failure of a commit in the background that nobody took.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        with ExitStack() as closing:
+            closing.callback(super().close)
+            for one in self._backgrounds:
+                left = None if end is None else max(0.0, end - time.monotonic())
+                closing.callback(one.close, left)
+
+    def begin(self, level: str) -> Transaction:
+        """Begin a transaction with a level, and nothing else."""
+        return self.transaction(level=level)
+
+    def forget_background(self, commits: BackgroundCommits) -> None:
+        """Leave out what was closed from what this client closes."""
+        if commits in self._backgrounds:
+            self._backgrounds.remove(commits)
+
+    def _run_limits(self) -> RunLimits:
+        if self._info is None:
+            self._info = self.info()
+        return RunLimits(
+            transactions=self._info["run_limit_transactions"],
+            size_bytes=self._info["run_limit_bytes"],
+        )
 
     # -- questions ------------------------------------------------------------------------------
 
@@ -517,18 +459,24 @@ class Client(LogClient, Commits[Rows, Columns]):
         return found
 
     def snapshot(
-        self, position: int | None = None, *, at_least: Seen = None, timeout: float = 0.0
+        self,
+        position: int | None = None,
+        *,
+        at_least: Seen = None,
+        timeout: float = 0.0,
+        replica: str | None = None,
     ) -> dict[str, Any]:
-        """Return the table versions of the site's replica at one position.
+        """Return the table versions of a replica of the site at one position.
 
         Args:
             position: End of a batch; default: the newest.
             at_least: A position, or receipts of any site, that must be applied.
             timeout: Seconds to wait for it.
+            replica: Name of the replica; default: the most current one with all tables.
 
         Raises:
             NotAppliedError: Not applied there in time (definite).
-            NotFoundError: No batch ended at `position` (definite).
+            NotFoundError: No batch ended at `position`, or no such replica (definite).
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
@@ -539,6 +487,7 @@ class Client(LogClient, Commits[Rows, Columns]):
                 position=position,
                 at_least=wanted.position,
                 log_id=wanted.log_id,
+                replica=replica,
                 timeout_s=timeout or None,
                 waits=timeout > 0,
             )

@@ -22,13 +22,14 @@ from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import WRITER_SETTINGS
 from sparktxlog.api.staging.shared_store import Staging, staging_place
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
 from sparktxlog.api.writing.operations import Commits, Isolation
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.writing.transaction import SparkTransaction
 from sparktxlog.codec.submits.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
-from sparktxlog.model.ids import transaction_id_from_text
+from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
@@ -100,6 +101,7 @@ def connect(
     own = Session(session or str(uuid.uuid4()), rollback)
     link = Nodes(url, token=token, ca_file=ca_file)
     _check_before(apply, spark, link)
+    warn_of_untested(spark)
     home, info = link.choose()
     check_version(str(info["version"]), home.url)
     for name, value in _SESSION.items():
@@ -381,8 +383,15 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
         """
         return self.site.queue(at_least)
 
-    def table(self, name: str, at_least: AtLeast = "own", *, at: str | None = None) -> DataFrame:
-        """Return a table of this site's replica, at the newest position that is applied completely.
+    def table(
+        self,
+        name: str,
+        at_least: AtLeast = "own",
+        *,
+        at: str | None = None,
+        replica: str | None = None,
+    ) -> DataFrame:
+        """Return a table of this site, at the newest position that is applied completely.
 
         Args:
             name: The table's.
@@ -390,22 +399,30 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
                 learned of by `after` and `find`.  A receipt, of any site: its transactions.  A
                 position.  None: wait for nothing.
             at: Name of a restore point: the table at that point, as `snapshot(at=…)` shows it.
+            replica: Name of a replica of this site; default: the most current one that holds the
+                table, and whose files this process sees.
 
         Raises:
             UnknownTableError: The log has no such table (definite).
+            NotFoundError: The site has no such replica (definite).
             NotAppliedError: No worker has applied it in time; the message has both positions and
                 the command to run (definite).
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
         if at is not None:
-            return table_at(self.snapshot(at=at), name, at)
+            return table_at(self.snapshot(at=at, replica=replica), name, at)
         if at_least in ("own", None):
             self.site.definition(name)  # a wrong name is refused before any wait
-        return self.snapshot(at_least=at_least).table(name)
+        return self.site.snapshot(None, at_least, replica, table_name(name)).table(name)
 
     def snapshot(
-        self, position: int | None = None, at_least: AtLeast = "own", *, at: str | None = None
+        self,
+        position: int | None = None,
+        at_least: AtLeast = "own",
+        *,
+        at: str | None = None,
+        replica: str | None = None,
     ) -> Snapshot:
         """Return all tables at one position, without parts of transactions.
 
@@ -414,17 +431,23 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             at_least: Wait until this is applied; see `table`.  With a position, "own" is not
                 waited for.
             at: Name of a restore point, instead of a position.
+            replica: Name of a replica of this site; default: the most current one with all tables
+                whose files this process sees.
 
         Raises:
             NotAppliedError: Not applied here yet, or not in time (definite).
-            NotFoundError: No batch ended at `position` (definite).
+            NotFoundError: No batch ended at `position`, or no such replica (definite).
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
             ExpiredError: This site no longer has versions for `at` (definite).
         """
         if at is not None:
-            return snapshot_at(self._link.get, self.site.snapshot, at)
-        return self.site.snapshot(position, at_least)
+
+            def of(found: int) -> Snapshot:
+                return self.site.snapshot(found, replica=replica)
+
+            return snapshot_at(self._link.get, of, at)
+        return self.site.snapshot(position, at_least, replica)
 
     def _catch_up(self, lost: ConflictError, timeout_s: float) -> None:
         self.site.catch_up(lost, timeout_s)

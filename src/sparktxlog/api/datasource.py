@@ -75,8 +75,8 @@ class TxLogDataSource(DataSource):
     `caFile`, the authority of their certificates (known after `connect`, as is `staging`); to write
     `table`, `transaction_id`, `level`, `timeout`, `after`, a position that the node must have
     reached, and `mergeSchema`, which gives the table the columns of the rows first; to read,
-    `load(name)` of a row table, or of what the log says of itself: `KEPT` and `VIEWS` of
-    `codec.state_views`; or `table` for the changes of a table.
+    `load(name)` of a row table, with `replica` of one of the site's replicas, or of what the log
+    says of itself: `KEPT` and `VIEWS` of `codec.state_views`; or `table` for the changes of one.
     docs/streams.md has the options of streams.
     """
 

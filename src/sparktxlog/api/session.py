@@ -24,6 +24,7 @@ from sparktxlog.api.spark_jars import (
     store_settings,
     stores_of,
 )
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.errors import InvalidRequestError, MissingDependencyError, first_lines
 from sparktxlog.worker.apply.worker_session import has_jvm
 
@@ -97,6 +98,7 @@ def build_session(
             hint=f"It needs Java 17 and {delta_package(SPARK_RELEASE)}.",
         ) from error
     session.sparkContext.setLogLevel("WARN")
+    warn_of_untested(session)
     _check_has_connectors(session, wanted)
     return session
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparktxlog.api.inline_worker import InlineWorker
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.reading.at_least import LeastPosition, least_position
-from sparktxlog.api.reading.replica_snapshot import Snapshot
+from sparktxlog.api.reading.replica_snapshot import Snapshot, reached_answer
 from sparktxlog.api.staging.frame_staging import SignatureExpressions, StagingPlace
 from sparktxlog.api.writing.operations import made_for_newest
 from sparktxlog.codec.submits.requests import parse_level
@@ -243,10 +243,20 @@ class SiteSession:
         root = Path(self.home.get("/v1/info")["log_root"])
         return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
 
-    def snapshot(self, position: int | None = None, at_least: AtLeast = "own") -> Snapshot:
-        """Return all tables at one position; see `TxLog.snapshot`."""
+    def snapshot(
+        self,
+        position: int | None = None,
+        at_least: AtLeast = "own",
+        replica: str | None = None,
+        table: str = "",
+    ) -> Snapshot:
+        """Return all tables at one position; see `TxLog.snapshot`.
+
+        Args:
+            table: The replica must hold it; empty = all, if one does.
+        """
         wanted = self._least(None if position is not None and at_least == "own" else at_least)
-        return self._snapshot(position, wanted, self.timeout_s)
+        return self._snapshot(position, wanted, self.timeout_s, replica, table)
 
     def latest_snapshot(self, timeout_s: float) -> Snapshot:
         """Return all tables at a position that has all that the session committed and saw.
@@ -270,17 +280,29 @@ class SiteSession:
             self.link.after(winner)
             self.latest_snapshot(timeout_s)
 
-    def _snapshot(self, position: int | None, wanted: LeastPosition, timeout_s: float) -> Snapshot:
+    def _snapshot(
+        self,
+        position: int | None,
+        wanted: LeastPosition,
+        timeout_s: float,
+        replica: str | None = None,
+        table: str = "",
+    ) -> Snapshot:
         def ask(wait_s: float) -> Snapshot:
-            with long_step("waiting for this site's worker"):
-                answer = self.home.get(
+            def of(name: str | None) -> Any:
+                return self.home.get(
                     "/v1/snapshot",
                     position=position,
                     at_least=wanted.position,
                     log_id=wanted.log_id,
+                    replica=name,
+                    table=table or None,
                     timeout_s=wait_s,
                     waits=wanted.position > 0,
                 )
+
+            with long_step("waiting for this site's worker"):
+                answer = reached_answer(of, replica, table)
             found = Snapshot.of(answer, self.spark, self._absent)
             # What the session does next comes after what it saw, also at another node.
             self.link.after(found.position)
@@ -294,7 +316,7 @@ class SiteSession:
             self.worker.apply(wanted.position, timeout_s, ())  # nobody else does
             return ask(timeout_s)
         except NotAppliedError as error:
-            if not wanted.position and position is None:
+            if not wanted.position and position is None and replica is None:
                 return Snapshot.of(_NOTHING, self.spark, self._absent)
             asked, applied = max(wanted.position, position or 0), error.fields.get("applied", 0)
             raise self._not_applied(f"position {asked}", applied) from error

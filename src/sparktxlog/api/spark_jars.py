@@ -84,8 +84,17 @@ def packages(spark: str, stores: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the Maven coordinates to resolve: Delta's, and those of the stores' connectors.
 
     `ivysettings.xml` leaves out what the POMs of the connectors ask for; so all of it is here.
+
+    Raises:
+        MissingDependencyError: There are no such artifacts for that Spark (definite).
     """
-    release = _RELEASES[spark]
+    if (release := _RELEASES.get(spark)) is None:
+        raise MissingDependencyError(
+            f"Delta {_DELTA} has no JARs for Spark {spark}",
+            hint="Run: pip install 'sparktxlog[spark]', which has Spark "
+            f"{' or '.join(_RELEASES)}; or set {JARS_VARIABLE} to JARs of your own.",
+            release=spark,
+        )
     wildfly = f"org.wildfly.openssl:wildfly-openssl:{release.wildfly}"
     accelerator = "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3"
     connectors = {

@@ -1,7 +1,8 @@
 """Decides by majority which site is right if sites report different tables (S3).
 
-An **opinion** is a site's report of its tables' signatures at a position.  The newest one of each
-site and position is kept.  Results depend only on the kept opinions, not on their order of arrival:
+An **opinion** is a replica's report of its tables' signatures at a position.  The newest one of
+each replica and position is kept.  Results depend only on the kept opinions, not on their order of
+arrival:
 
     three or more sites, more than half of them with the same signature  →  it is the truth for the
         table there; a replica with another one is **convicted**
@@ -11,6 +12,10 @@ Signatures are sums: a wrong table stays wrong until it is copied.  So a replica
 newest position for which its opinion can be judged, not only by its present one.  A conviction ends
 when a later majority includes the replica, or by a copy.  A replica that was copied or made again
 counts as another one: the former one's opinions are kept, but they do not judge the new one.
+
+A site is one voice, however many replicas it has: they share machines and staged files.  The
+replica that is judged speaks for its site; those of another site speak if they agree.  Replicas
+are compared only in the tables that both hold.
 
 A copy repeats its donor's opinion, right or wrong.  It is an **echo**: it adds no voice to its
 donor's until a third site has agreed with it.  So a fault that was copied before it was found does
@@ -24,14 +29,17 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from sparktxlog.model.replicas import holds, site_of
+
 #: Least number of sites for a majority.
 LEAST_SITES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What a site reported at a position."""
+    """What a replica reported at a position."""
 
+    #: The replica, as `model.replicas` has it: of a site's main one it is the site.
     site: str
     #: Names the site's tables by worker and copy; it changes with a copy, and with a new lake.
     replica: str
@@ -40,9 +48,16 @@ class Opinion:
     chain_hash: str
     #: Table → signature as text.
     signatures: Mapping[str, str]
-    #: Site and position that the replica was copied from; empty = never copied.
+    #: Replica and position that it was copied from; empty = never copied.
     donor: str = ""
     copied_at: int = 0
+    #: Patterns of the tables that it holds; empty = all.
+    only: tuple[str, ...] = ()
+
+    def shares(self, other: Opinion) -> bool:
+        """Return whether both hold a table that they can be compared in."""
+        all_of_it = not self.only and not other.only
+        return all_of_it or not self.signatures.keys().isdisjoint(other.signatures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +85,29 @@ def majority(signatures: Mapping[str, str]) -> str | None:
         return None
     opinion, votes = Counter(signatures.values()).most_common(1)[0]
     return opinion if 2 * votes > len(signatures) else None
+
+
+def of_sites(judged: str, says: Mapping[str, str]) -> dict[str, str]:
+    """Return one replica of each site with what it says; a site that contradicts itself has none.
+
+    Args:
+        judged: It speaks for its site.
+    """
+    found: dict[str, str] = {}
+    torn = set[str]()
+    own = site_of(judged)
+    for replica, said in sorted(says.items()):
+        site = site_of(replica)
+        if site == own and replica != judged:
+            continue
+        first = found.setdefault(site, replica)
+        if says[first] != said:
+            torn.add(site)
+    return {one: says[one] for site, one in found.items() if site not in torn}
+
+
+def _tables_of(opinions: Collection[Opinion]) -> set[str]:
+    return {table for opinion in opinions for table in opinion.signatures}
 
 
 class Opinions:
@@ -134,10 +172,10 @@ class Opinions:
         """
         settled: set[str] = set()
         for own, heard in self._heard_with(site, replica, until, LEAST_SITES):
-            tables = _tables_of(heard.values())
+            tables = {one for one in _tables_of(heard.values()) if holds(own.only, one)}
             wrong, truths = [], {}
             for table in sorted(tables - settled):
-                truth = self._truth(heard, table)
+                truth = self._truth(site, heard, table)
                 if truth is None:
                     continue
                 settled.add(table)
@@ -189,7 +227,7 @@ class Opinions:
             others = {
                 other: opinion
                 for other, opinion in heard.items()
-                if other != site and sound.get(other) == opinion.replica
+                if other != site and sound.get(other) == opinion.replica and own.shares(opinion)
             }
             if not others:
                 continue
@@ -217,29 +255,37 @@ class Opinions:
         return tuple(
             table
             for table in sorted(_tables_of([own, *others.values()]))
-            if any(said != own.signatures.get(table, "") for said in _says(others, table).values())
-            and self._truth(heard, table) is None
+            if holds(own.only, table)
+            and any(said != own.signatures.get(table, "") for said in _says(others, table).values())
+            and self._truth(own.site, heard, table) is None
         )
 
-    def _truth(self, heard: Mapping[str, Opinion], table: str) -> str | None:
-        """Return the majority's signature of a table at one position, without echoes."""
-        says = _says(heard, table)
+    def _truth(self, judged: str, heard: Mapping[str, Opinion], table: str) -> str | None:
+        """Return the majority's signature of a table at one position, without echoes.
+
+        Args:
+            judged: The replica that is judged.
+        """
+        says = of_sites(judged, _says(heard, table))
         if len(set(says.values())) == 1:
             return majority(says)
+        spoken = {site_of(replica): said for replica, said in says.items()}
         voices = {
-            site: said
-            for site, said in says.items()
-            if says.get(heard[site].donor) != said or not self._is_echo(heard[site], table)
+            replica: said
+            for replica, said in says.items()
+            if (donor := site_of(heard[replica].donor)) == site_of(replica)
+            or spoken.get(donor) != said
+            or not self._is_echo(heard[replica], table)
         }
         # Two that copied each other are still one voice.
-        for site, said in says.items():
+        for replica, said in says.items():
             if said not in voices.values():
-                voices[site] = said
+                voices[replica] = said
         return majority(voices)
 
     def _is_echo(self, opinion: Opinion, table: str) -> bool:
         """Return whether no third site has agreed with a copied replica since it was copied."""
-        apart = (opinion.site, opinion.donor)
+        apart = (site_of(opinion.site), site_of(opinion.donor))
         for position in reversed(self._positions[opinion.site]):
             if position < opinion.copied_at:
                 break
@@ -249,7 +295,7 @@ class Opinions:
                 continue
             said = own.chain_hash, own.signatures.get(table, "")
             for other in there.values():
-                third = other.site not in apart and other.donor not in apart
+                third = site_of(other.site) not in apart and site_of(other.donor) not in apart
                 if third and (other.chain_hash, other.signatures.get(table, "")) == said:
                     return False
         return True
@@ -271,8 +317,8 @@ class Opinions:
 
 
 def _says(opinions: Mapping[str, Opinion], table: str) -> dict[str, str]:
-    return {site: opinion.signatures.get(table, "") for site, opinion in opinions.items()}
-
-
-def _tables_of(opinions: Collection[Opinion]) -> set[str]:
-    return {table for opinion in opinions for table in opinion.signatures}
+    return {
+        site: opinion.signatures.get(table, "")
+        for site, opinion in opinions.items()
+        if holds(opinion.only, table)
+    }

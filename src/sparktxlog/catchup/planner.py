@@ -238,6 +238,7 @@ def _decision(
         copy=copy,
         behind=known.comparison.behind,
         donor=donor,
+        only=known.report.only,
     )
 
 

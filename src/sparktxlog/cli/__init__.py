@@ -22,7 +22,8 @@ def main(*words: str) -> None:
             raise
         sys.stderr.write(
             f"[missing-dependency] the command line needs {error.name!r}  "
-            "Run: pip install 'sparktxlog[node]', or [spark]\n"
+            "Run: pip install 'sparktxlog[node]' for nodes, 'sparktxlog[spark]' for tables, "
+            "'sparktxlog[node,spark]' for both\n"
         )
         sys.exit(1)
     run()

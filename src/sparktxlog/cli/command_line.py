@@ -14,6 +14,7 @@ from sparktxlog.cli.commands import (  # noqa: F401 - each adds its commands
     backup_commands,
     checkpoint_commands,
     definition_commands,
+    feed_commands,
     job_commands,
     peer_commands,
     restore_point_commands,
@@ -33,7 +34,7 @@ from sparktxlog.cli.common_options import (
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
 from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
 from sparktxlog.cli.printing import print_json, print_rows
-from sparktxlog.errors import ConfigError, TxLogError
+from sparktxlog.errors import ConfigError, TxLogError, missing_extra
 from sparktxlog.http.authorities import CA_HELP, trust
 
 __all__ = ["app", "run"]
@@ -47,10 +48,18 @@ def run() -> None:
     try:
         app()
     except TxLogError as error:
-        print_error(error, as_json="--json" in sys.argv[1:])
-        sys.exit(int(exit_code_of(error)))
+        _end_with(error)
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra("this command", error)) is None:
+            raise
+        _end_with(missing)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _end_with(error: TxLogError) -> None:
+    print_error(error, as_json="--json" in sys.argv[1:])
+    sys.exit(int(exit_code_of(error)))
 
 
 def _overrides(pairs: list[str] | None) -> dict[str, str]:
@@ -90,49 +99,74 @@ def _root(
 @app.command(epilog="Example: sparktxlog serve --config conf/site-a.toml --set log-level=debug")
 def serve(config: ConfigFile = None, settings: Overrides = None) -> None:
     """Run a node until it is stopped (SIGTERM, Ctrl-C)."""
+    from sparktxlog.cli.serve import require_node, run_node
     from sparktxlog.config import load_config
 
-    checked = load_config(config, _overrides(settings))
-    from sparktxlog.cli.serve import run_node
-
-    run_node(checked)
+    require_node()
+    run_node(load_config(config, _overrides(settings)))
 
 
-@app.command(epilog="Example: sparktxlog init conf/site-a.toml --node-id A --port 7070")
+@app.command(epilog="Example: sparktxlog init --sites 2")
 def init(
-    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("sparktxlog.toml"),
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            help="File to write, sparktxlog.toml if none is named; with --sites the directory."
+        ),
+    ] = None,
     node_id: Annotated[str, typer.Option(help="Name of the node.")] = "A",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on loopback.")] = 7070,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port on loopback; with --sites of the first one.")
+    ] = 7070,
+    sites: Annotated[
+        int,
+        typer.Option(
+            min=1, max=9, help="Write as many sites of this machine, A, B, …, that find each other."
+        ),
+    ] = 1,
     store: Annotated[
         str | None,
         typer.Option(
-            help="Prefix in a bucket for tables and staged files, such as s3://lake/site-a."
+            help="Prefix in a bucket for tables and staged files, such as s3://lake/site-a; with "
+            "--sites each site has its own one below it."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write an example configuration of one node, with every setting explained."""
-    from sparktxlog.cli.example import example_config, places_in, write_token
-    from sparktxlog.config import load_config
+    """Write example configurations of one node or several sites, with every setting explained."""
+    from sparktxlog.cli.example import ExampleSite, example_sites, write_examples
 
-    if path.exists() and not force:
-        raise ConfigError(
-            f"{path} exists already", hint="Choose another file, or add --force.", file=str(path)
-        )
-    token_file = path.with_suffix(".token")
-    text = example_config(node_id=node_id, port=port, token_file=token_file, store=store)
-    required = {"node-id": node_id, "master-url": "http://127.0.0.1:1", "data-dir": "data"}
-    given = {} if store is None else places_in(store)
-    load_config(None, required | given, {})  # before anything is written
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_token(token_file)
-    path.write_text(text)
-    if as_json:
-        print_json({"written": str(path), "token_file": str(token_file)})
+    if sites > 1 and node_id != "A":
+        raise typer.BadParameter("--node-id is of one node, and --sites names its sites A, B, …")
+    if sites == 1:
+        file = path or Path("sparktxlog.toml")
+        token = file.with_suffix(".token")
+        site = ExampleSite(node_id=node_id, port=port, path=file, token_file=token, store=store)
+        found, secret = [site], None
     else:
-        typer.echo(f"Wrote {path} and {token_file}.")
-        typer.echo(f"Start the node with: sparktxlog serve --config {path}")
+        directory = path or Path()
+        found = example_sites(directory, sites, port=port, store=store)
+        secret = directory / "cluster.secret"
+    write_examples(found, secret_file=secret, force=force)
+    if as_json:
+        written = [{"written": str(s.path), "token_file": str(s.token_file)} for s in found]
+        print_json(written[0] if secret is None else {"sites": written, "secret_file": str(secret)})
+        return
+    files = [*(str(site.path) for site in found), str(found[0].token_file)]
+    files += [] if secret is None else [str(secret)]
+    typer.echo(f"Wrote {', '.join(files[:-1])} and {files[-1]}.")
+    if secret is None:
+        typer.echo(f"Start the node with: sparktxlog serve --config {found[0].path}")
+        return
+    typer.echo("Start the nodes, each in a terminal of its own, then ask them:")
+    for site in found:
+        typer.echo(f"  sparktxlog serve --config {site.path}")
+    typer.echo(f"  sparktxlog status --url {found[0].url}")
+    typer.echo(
+        "On machines of their own: put each site's address into its master-url and into the url of "
+        "its peers, and copy client.token and cluster.secret."
+    )
 
 
 @config_app.command("check", epilog="Example: sparktxlog config check conf/site-a.toml")
@@ -147,7 +181,10 @@ def config_check(
 
     If something is wrong, the message names file, key and value, and the exit code is 6.
     """
+    from sparktxlog.cli.serve import require_node
     from sparktxlog.config import check_directories, exposures, load_certificates, load_config
+
+    require_node()
     from sparktxlog.runtime.commit_tables.site_places import lake_of, places_of, vendor_of
     from sparktxlog.runtime.membership.data_owner import check_data_dir
 

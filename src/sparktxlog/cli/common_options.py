@@ -36,7 +36,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "maintain",
     ),
     "Tables": ("tables", "table", "attic"),
-    "Backup": ("backup", "restore", "restore-point"),
+    "Backup": ("backup", "restore", "restore-point", "feed"),
     "Node": ("init", "config", "serve", "doctor", "maintenance"),
 }  # fmt: skip
 
@@ -64,6 +64,18 @@ class GroupedCommands(TyperGroup):
             with formatter.section(title):
                 shown = [(name, self.commands[name].get_short_help_str(500)) for name in names]
                 formatter.write_dl(shown)
+
+
+def short_for(command: str) -> type[TyperGroup]:
+    """Return a group that takes what names none of its commands as arguments of one of them."""
+
+    class ShortForm(TyperGroup):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+                args = [command, *args]
+            return super().parse_args(ctx, args)
+
+    return ShortForm
 
 
 app = typer.Typer(

@@ -200,3 +200,28 @@ def cell_text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(cell_text(item) for item in value)
     return str(value)
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show progress on stderr if that is a terminal."""
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    bars = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=40),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    with bars:
+        task = bars.add_task(what, total=None)
+
+        def tell(done: int, total: int) -> None:
+            bars.update(task, total=total, completed=done)
+
+        yield tell

@@ -8,16 +8,19 @@ import logging
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.config import NodeConfig, check_directories, make_data_dir
-from sparktxlog.errors import ConfigError
+from sparktxlog.errors import EXTRAS, ConfigError, missing_extra
 from sparktxlog.http.tokens import note_token
 from sparktxlog.model.values import split_urls
 
 if TYPE_CHECKING:
     from sparktxlog.runtime.node import Node
 
+_log = logging.getLogger("sparktxlog")
 #: The publisher's thread must not keep the event loop waiting for the default 5 ms.
 _SWITCH_INTERVAL_S = 0.001
 #: New objects, less those that went, after which the collector looks for cycles among them.
@@ -26,6 +29,19 @@ _GARBAGE = 20_000
 #: Bytes a connection takes beyond what is on the wire: chunks of copies must not queue up in
 #: the system, where nothing could go before them and no turn could be measured.
 _UNSENT_BYTES = 256 << 10
+
+
+def require_node() -> None:
+    """Refuse to begin work of a node if a library of the extra `node` is not installed.
+
+    Raises:
+        MissingDependencyError: One is missing; the hint has the command (definite).
+    """
+    for library in (name for name, extra in EXTRAS.items() if extra == "node"):
+        if find_spec(library) is None:
+            missing = missing_extra("a node", ModuleNotFoundError(name=library))
+            assert missing is not None, library
+            raise missing
 
 
 def run_node(config: NodeConfig) -> int:
@@ -52,12 +68,26 @@ def run_node(config: NodeConfig) -> int:
     bound_memory()
     listener = _listen(config)
     _note_token(config)
+    warn_of_untested()
+    _log.info(ways_in(config))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(config, listener, running))
     finally:
         listener.close()
     return 0
+
+
+def ways_in(config: NodeConfig) -> str:
+    """Return where the node's pages for people are, and what opens them; no secret is in it."""
+    url = config.master_url.rstrip("/")
+    if config.client_token is None:
+        return f"pages of this node: {url}/ (no token is asked for)"
+    if config.client_token_file is not None:
+        token = f"the token in {config.client_token_file}"
+    else:
+        token = f"the client token ({config.origins['client-token']})"
+    return f"pages of this node: {url}/ (any name, and as password {token})"
 
 
 def _note_token(config: NodeConfig) -> None:
@@ -71,7 +101,7 @@ def _note_token(config: NodeConfig) -> None:
             [*split_urls(config.master_url), f"http://{at}:{port}"], config.client_token_file
         )
     except OSError as error:
-        logging.getLogger("sparktxlog").info("the token's file is not noted: %s", error)
+        _log.info("the token's file is not noted: %s", error)
 
 
 def _listen(config: NodeConfig) -> socket.socket:

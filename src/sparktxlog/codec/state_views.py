@@ -17,6 +17,7 @@ from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.restore_point import RESTORE_POINTS as POINTS_TABLE
 from sparktxlog.model.restore_point import points_in
+from sparktxlog.model.status_words import replica_of
 
 #: One row for each node with a place, as the asked node sees it; `is_asked`: that node itself.
 #: `reason`: why there is no link.  `position`: end of its synchronized queue, as far as known.
@@ -26,22 +27,23 @@ from sparktxlog.model.restore_point import points_in
 #: posts and pushes since the asked node's start.  What says something of a link is NULL for it.
 MASTERS = (
     "node_id: string, url: string, is_asked: boolean, linked: boolean, reason: string, "
-    "silent: boolean, member: boolean, witness: boolean, wire_version: bigint, epoch: bigint, "
-    "position: bigint, published: bigint, counter: bigint, round: bigint, busy: boolean, "
-    "incoming_runs: bigint, incoming_transactions: bigint, age_s: double, clock_offset_us: bigint, "
-    "round_trip_s: double, awaited: array<string>, acquired: map<string, bigint>, halted: string, "
-    "sent_bytes: bigint, received_bytes: bigint, fetched_bytes: bigint, posts: bigint, "
-    "pushes_dropped: bigint"
+    "silent: boolean, member: boolean, witness: boolean, follower: boolean, wire_version: bigint, "
+    "epoch: bigint, position: bigint, published: bigint, counter: bigint, round: bigint, "
+    "busy: boolean, incoming_runs: bigint, incoming_transactions: bigint, age_s: double, "
+    "clock_offset_us: bigint, round_trip_s: double, awaited: array<string>, "
+    "acquired: map<string, bigint>, halted: string, sent_bytes: bigint, received_bytes: bigint, "
+    "fetched_bytes: bigint, posts: bigint, pushes_dropped: bigint"
 )
 
-#: One row for each replica's worker.  `behind`: published transactions that it has not applied.
+#: One row for each replica's worker.  `name`: of the replica at its site.  `only`: patterns of the
+#: row tables that it holds, empty = all.  `behind`: published transactions that it has not applied.
 #: `verdict`: IN_SYNC, AHEAD, DIVERGED, FOREIGN or EMPTY (S3).
 #: `silent`: it follows the log, did not end, and is not heard.  `error`: why it stands still, or
 #: ended; empty = it does neither.
 WORKERS = (
-    "worker_id: string, node_id: string, position: bigint, behind: bigint, chain_hash: string, "
-    "verdict: string, reason: string, alive: boolean, silent: boolean, error: string, "
-    "age_s: double, engine: string, tables: bigint"
+    "worker_id: string, node_id: string, name: string, only: array<string>, position: bigint, "
+    "behind: bigint, chain_hash: string, verdict: string, reason: string, alive: boolean, "
+    "silent: boolean, error: string, age_s: double, engine: string, tables: bigint"
 )
 
 #: One row for each table of each replica.  `position`: applied position of the signature.
@@ -51,7 +53,8 @@ WORKERS = (
 #: `others`: the signatures there.  `convicted`: most sites say that this one is wrong.
 #: `transactions`: what wrote to the table after `equal_to` and up to `position`, the first 20.
 SIGNATURES = (
-    "node_id: string, worker_id: string, position: bigint, table: string, version: bigint, "
+    "node_id: string, worker_id: string, name: string, position: bigint, table: string, "
+    "version: bigint, "
     "signature: string, schema: string, diverged: string, difference: struct<equal_to: bigint, "
     "position: bigint, signature: string, others: map<string, string>, convicted: boolean, "
     "sentence: string, transactions: array<struct<position: bigint, transaction_id: string, "
@@ -93,9 +96,9 @@ TRANSFERS = (
 EPOCHS = (
     "log_id: string, epoch: bigint, members: array<string>, quorum: bigint, quorum_rule: string, "
     "roster: array<struct<id: string, url: string, weight: bigint, witness: boolean, "
-    "incarnation: bigint>>, begins_after: struct<position: bigint, chain_hash: string>, "
-    "joined: array<string>, left: array<string>, changed: array<string>, phase: string, "
-    "taken_up_at: timestamp"
+    "follower: boolean, incarnation: bigint>>, begins_after: struct<position: bigint, "
+    "chain_hash: string>, joined: array<string>, left: array<string>, changed: array<string>, "
+    "phase: string, taken_up_at: timestamp"
 )
 
 #: One row for each setting of the asked node that can be changed at run time; `value` as JSON.
@@ -208,7 +211,7 @@ def signatures_rows(status: Json, differences: Sequence[Json]) -> list[dict[str,
             **_known(replica, SIGNATURES),
             "table": name,
             **_known(table, SIGNATURES),
-            "difference": differing.get((replica["node_id"], name)),
+            "difference": differing.get((replica_of(replica), name)),
         }
         for replica in status.get("replicas", ())
         for name, table in (replica.get("tables") or {}).items()

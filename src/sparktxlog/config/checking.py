@@ -261,15 +261,11 @@ def _resolve_places(read: dict[str, Any]) -> None:
         read[key] = read[key] or read["data-dir"] / folder
 
 
-def _is_witness(value: Any) -> bool:
-    return "witness" in read_roles(value)
-
-
 _PEER_READERS: dict[str, Callable[[Any], Any]] = {
     "id": read_node_id,
     "url": read_urls,
     "weight": counted(0, MAX_WEIGHT),
-    "roles": _is_witness,
+    "roles": read_roles,
 }
 
 
@@ -294,12 +290,14 @@ def _resolve_peers(
                 if one in taken:
                     raise _wrong(source, key, value, f"is already given by {taken[one]}")
                 taken[one] = key
+        roles = parts.get("roles", ((), ""))[0]
         peers.append(
             ConfiguredPeer(
                 id=NodeId(parts["id"][0]),
                 url=parts["url"][0],
-                weight=parts.get("weight", (1, ""))[0],
-                witness=parts.get("roles", (False, ""))[0],
+                weight=0 if "follower" in roles else parts.get("weight", (1, ""))[0],
+                witness="witness" in roles,
+                follower="follower" in roles,
             )
         )
     return tuple(peers)
@@ -404,11 +402,13 @@ def _resolve_quorum(
     peers: tuple[ConfiguredPeer, ...],
 ) -> str:
     """Replace the acquisition quorum by a number of members; return its rule."""
-    own_witness = read["roles"] == ("witness",)
-    members = sum(not witness for witness in (own_witness, *(p.witness for p in peers)))
+    own_roles = read["roles"]
+    own_member = "master" in own_roles
+    members = sum((own_member, *(peer.may_be_member for peer in peers)))
     if members == 0:
-        raise _missing(where, "roles", "leave no member: all nodes are witnesses")
-    if read["weight"] + sum(peer.weight for peer in peers) == 0:
+        raise _missing(where, "roles", "leave no member: all nodes are witnesses or followers")
+    own_weight = 0 if "follower" in own_roles else read["weight"]
+    if own_weight + sum(peer.weight for peer in peers) == 0:
         raise _wrong(where, "weight", 0, "no node has a vote")
     rule = read["acquisition-quorum"]
     wanted = rule or ("all" if members <= 2 else "majority")

@@ -23,6 +23,7 @@ from sparktxlog.model.values import (
     read_holders,
     read_listen,
     read_node_id,
+    read_node_ids,
     read_quorum,
     read_role,
     read_roles,
@@ -96,6 +97,13 @@ class ConfiguredPeer:
     weight: int = 1
     #: True: it votes only.
     witness: bool = False
+    #: True: it follows the queue without a vote, and nobody waits for it.
+    follower: bool = False
+
+    @property
+    def may_be_member(self) -> bool:
+        """Whether it is a member of the first epoch."""
+        return not (self.witness or self.follower)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -210,7 +218,12 @@ class NodeConfig:
     )
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
         "What the node does: master, replica; or witness, which only votes on epochs and keeps no "
-        "data."
+        "data; or follower, alone or with replica: it follows the queue without a vote, and takes "
+        "no transactions (docs/sites.md)."
+    )
+    follow: tuple[NodeId, ...] = Setting(read_node_ids, ())(
+        "Ids of the nodes that a follower gets the queue and all data from, the preferred one "
+        "first; they may be followers, too. Default: the members."
     )
     weight: int = Setting(counted(0, MAX_WEIGHT), 1)(
         "Votes of this node in epoch decisions, which choose the members. Votes of a peer: "
@@ -331,6 +344,10 @@ class NodeConfig:
         "Time between two Delta commits to the queue table, seconds; less while readers wait for "
         "what is ordered, or with 30,000 transactions."
     )
+    log_checkpoint_interval: int = Setting(counted(2, 100_000), 100)(
+        "Commits between two checkpoints of a Delta table in `log/` of this node. Fewer: readers "
+        "open fewer files, and the publisher works more: a checkpoint took it some 20 ms here."
+    )
     publish_lag_limit: float = Setting(ranged(0.1, 86_400), 10.0)(
         "Seconds that ordered transactions may wait to be published.  Above that this node holds "
         "up new ones of its clients, and refuses them as busy after a second; it begins to hold "
@@ -381,6 +398,11 @@ class NodeConfig:
     incoming_limit_bytes: int = Setting(counted(1 << 20, 1 << 40), 536_870_912)(
         "Bytes of own runs not yet ordered; above that submits are refused as busy. A quarter is "
         "for synchronous ones that wait for members, the rest for all others."
+    )
+    whole_cluster_above_bytes: int = Setting(counted(0, 1 << 50), 0)(
+        "Transactions and runs of more bytes (files and rows) are refused while a site is missing "
+        "or no member: `members-missing`, definite. So no site has to catch up with a bulk load; "
+        "the price: any one site that is down stops such loads. 0: none is refused."
     )
     stage_timeout: float = Setting(ranged(0.01, 86_400), 60.0)(
         "Seconds after which a run with staged files is stamped even if too few members hold the "
@@ -473,17 +495,26 @@ class NodeConfig:
         return "witness" in self.roles
 
     @property
+    def is_follower(self) -> bool:
+        """Whether this node begins as a follower; the decided roster may say otherwise later."""
+        return "follower" in self.roles
+
+    @property
     def places(self) -> tuple[ConfiguredPeer, ...]:
         """All configured nodes, this one included, in precedence order: ascending by id."""
         own = ConfiguredPeer(
-            id=self.node_id, url=self.master_url, weight=self.weight, witness=self.is_witness
+            id=self.node_id,
+            url=self.master_url,
+            weight=0 if self.is_follower else self.weight,
+            witness=self.is_witness,
+            follower=self.is_follower,
         )
         return tuple(sorted((own, *self.peers), key=lambda place: place.id))
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """Members of the first epoch in precedence order: all places but witnesses."""
-        return tuple(place.id for place in self.places if not place.witness)
+        """Members of the first epoch in precedence order: no witnesses, and no followers."""
+        return tuple(place.id for place in self.places if place.may_be_member)
 
     @property
     def log_id(self) -> str:
@@ -505,7 +536,10 @@ class NodeConfig:
 
     def founding_hash(self) -> str:
         """Return a digest of the places and the quorum with which this node would found the log."""
-        parts = [f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness}" for p in self.places]
+        parts = [
+            f"{p.id}={p.urls[0]} weight={p.weight} witness={p.witness} follower={p.follower}"
+            for p in self.places
+        ]
         if self.synchro_quorum:
             parts.append(f"synchro-quorum={self.synchro_quorum}")
         return _digest([*parts, f"quorum={self.acquisition_quorum}"])

@@ -175,6 +175,11 @@ def _unreadable(path: str, error: OSError) -> StorageError:
     return StorageError(f"{path} cannot be read: {error.strerror}", path=path)
 
 
+def place_of_pins(lake: Path, lease_id: str) -> Path:
+    """Return the directory with the pins of a lease, TABLE/PATH."""
+    return lake.absolute() / OWN_DIRECTORY / _LEASES / lease_id
+
+
 class Pins:
     """Hard links below one lake; methods are those of `Pinning`, for any thread.
 

@@ -1,12 +1,14 @@
 """Finds which of the wanted files are already here, and which chunks must be fetched.
 
-A file may be staged, in the replica's own table under the same path, or staged in part.  What is
-here is compared with the donor's digests, chunk by chunk.  Own files that are equal are staged by a
-hard link and not fetched.
+A file may be staged, in the replica's own table under the same path, or staged in part.  If the
+donor is another replica of the site, its data files may be on this machine.  What is here is
+compared with the donor's digests, chunk by chunk.  Files that are equal are staged by a hard link
+and not fetched.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -23,10 +25,13 @@ from sparktxlog.files.file_donors import StoredFiles, connect
 from sparktxlog.files.tasks import FileTask, FileWork, hash_chunks
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.copying import Lease
+from sparktxlog.model.tables.commit_table import COMMIT_LOG
 
 #: Bytes that must stay free on the disk of the lake.
 MARGIN_BYTES = 64 << 20
 _THREADS = 2
+#: The file system has no link for it: the file is fetched.
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +76,8 @@ def select_files(
         DiskFullError, StorageError: A link cannot be made; made ones stay and are right.
     """
     works = {task: FileWork.whole(task, donor.chunk_bytes) for task in tasks}
-    found = {task: path for task in tasks if (path := _find(workspace, task)) is not None}
+    pins = Path(donor.pins) if isinstance(donor, Lease) and donor.pins else None
+    found = {task: path for task in tasks if (path := _find(workspace, task, pins)) is not None}
     with (
         closing(connect(donor)) as link,
         ThreadPoolExecutor(_THREADS, thread_name_prefix="hashing") as pool,
@@ -92,11 +98,18 @@ def select_files(
     return Wanted(tasks=tuple(tasks), works=tuple(works.values()))
 
 
-def _find(workspace: CopyWorkspace, task: FileTask) -> Path | None:
-    """Return the staged file, or else the own table's, of this name and size, or else the part."""
+def _find(workspace: CopyWorkspace, task: FileTask, pins: Path | None) -> Path | None:
+    """Return the staged file, or else the own table's, of this name and size, or else the part.
+
+    Args:
+        pins: Where the donor's files are on this machine; None = they are not.
+    """
     staged, part = workspace.staged(*task.key), workspace.part(*task.key)
-    own = workspace.lake / task.table / task.path
-    whole = (path for path in (staged, own) if is_file(path, task.size_bytes))
+    places = [staged, workspace.lake / task.table / task.path]
+    # Writers write into files of a log, such as the one that names the newest checkpoint.
+    if pins is not None and not task.path.startswith(COMMIT_LOG):
+        places.append(pins / task.table / task.path)
+    whole = (path for path in places if is_file(path, task.size_bytes))
     return next(whole, part if part.exists() else None)
 
 
@@ -119,7 +132,7 @@ def is_file(path: Path, size_bytes: int) -> bool:
 
 
 def _stage(workspace: CopyWorkspace, task: FileTask, found: Path) -> bool:
-    """Give a whole file its staged name; False if it no longer exists."""
+    """Give a whole file its staged name; False if it no longer exists, or cannot be linked."""
     staged = workspace.staged(*task.key)
     with storing(staged):
         if found != staged:
@@ -130,6 +143,10 @@ def _stage(workspace: CopyWorkspace, task: FileTask, found: Path) -> bool:
                 os.link(found, staged, follow_symlinks=False)
             except FileNotFoundError:
                 return False
+            except OSError as error:
+                if error.errno in _NO_LINK:
+                    return False
+                raise
         # From an earlier attempt: the staged directory may become the table's.
         workspace.part(*task.key).unlink(missing_ok=True)
     return True

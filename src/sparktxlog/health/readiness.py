@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-_WITH_PART = ("NORMAL", "SUSPECT", "WEDGED", "WITNESS")
+_WITH_PART = ("NORMAL", "SUSPECT", "WEDGED", "WITNESS", "FOLLOWING")
 
 
 class Check(NamedTuple):

@@ -145,7 +145,7 @@ def _site_text(site: str, verdict: Judgement, is_applied: bool) -> str:
         return verdict.sentence
     if is_applied:
         return f"Site {site} has applied it."
-    if verdict.state is ClusterState.IN_SYNC:
+    if verdict.state is ClusterState.IN_SYNC and verdict.code != "follower-lags":
         return f"Site {site} has not applied it, and lacks nothing that is published for workers."
     return f"Site {site} has not applied it.  {verdict.sentence}"
 

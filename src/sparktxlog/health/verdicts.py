@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
+from sparktxlog.model.replicas import MAIN, replica_id
 from sparktxlog.model.status_words import (
     awaited_text,
+    replica_of,
     restricted_text,
     synchronous_text,
     uncompared_text,
     upgrade_text,
     verdict_text,
+    worker_of,
 )
 from sparktxlog.model.values import split_urls
 
 _Facts = Mapping[str, Any]
 _WITHOUT_PART = ("IDLE", "JOINING")
-_CALM = ("NORMAL", "WITNESS", "FAULT")
+_CALM = ("NORMAL", "WITNESS", "FOLLOWING", "FAULT")
+#: A follower that is not at the end for longer than this lags, seconds.
+_FOLLOWS_S = 10.0
 _BAD_VERDICTS = ("DIVERGED", "FOREIGN")
 _COMPARE = "`sparktxlog verify --compare` says in which table, and since which position."
 _SEE_LOG = "The log of the node has the trace; docs/monitoring.md says what to do."
@@ -116,6 +122,13 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "commit-table-not-placed": (
         ClusterState.LAGGING, WARNING, "`sparktxlog plan` says from which site the files come.",
     ),
+    "tables-not-held": (
+        ClusterState.IN_SYNC, WARNING,
+        "If this site shall have them, start a worker with another --name, --lake and --tables.",
+    ),
+    "pattern-matches-nothing": (
+        ClusterState.IN_SYNC, WARNING, "Nothing is to be done if such a table will come.",
+    ),
     "commit-table-diverged": (
         ClusterState.DIVERGED, ALARM, "`sparktxlog repair TABLE` fetches its files again.",
     ),
@@ -169,17 +182,18 @@ def findings(status: _Facts) -> list[Judgement]:
 
 
 def banner_of(status: _Facts) -> list[dict[str, str]]:
-    """Return what is shown first of a node: the verdict, and what a person must look at.
+    """Return what is shown first of a node: the verdict, then what else a person must look at.
 
     Returns:
-        As `alarms_of`, with `word`; of a verdict that is no alarm the severity is calm or note.
+        As `alarms_of`, with `word`: the state for the verdict, empty for others.  The severity of
+        the verdict is calm if all are in sync, and at most note in maintenance.
     """
-    verdict, found = judge(status), [one | {"word": ""} for one in alarms_of(status)]
-    calm = verdict.state is ClusterState.IN_SYNC
-    if not found or (verdict.severity == NOTE and not calm):
-        shown = _shown("calm" if calm else NOTE, verdict.text, verdict.way_out)
-        found.insert(0, shown | {"word": verdict.word})
-    return found
+    verdict, severity = judge(status), NOTE if status.get("maintenance_until") else ""
+    if verdict.state is ClusterState.IN_SYNC:
+        severity = "calm"
+    first = _shown(severity or verdict.severity, verdict.text, verdict.way_out)
+    others = [one for one in alarms_of(status) if one["text"] != verdict.text]
+    return [first | {"word": verdict.word}, *(one | {"word": ""} for one in others)]
 
 
 def alarms_of(status: _Facts) -> list[dict[str, str]]:
@@ -238,6 +252,8 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
     elif phase not in (*_CALM, None) and status.get("phase_reason"):
         lags = phase == "WEDGED" and bool(status.get("incoming_transactions"))
         yield _warning(str(phase).lower(), f"{phase}: {reason}", _SEE_PEERS, lags=lags)
+    elif following := status.get("following"):
+        yield from _of_following(following)
     elif phase == "WITNESS" and not status.get("takes_part", True):
         yield _warning("no-vote", f"{phase}: {reason}", _SEE_PEERS)
     if status.get("disk_full"):
@@ -263,6 +279,20 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
         yield _warning("uncompared", uncompared_text(uncompared), lags=False)
     if status.get("wire_version_waits_for"):
         yield _warning("upgrade", upgrade_text(status), lags=False)
+
+
+def _of_following(following: _Facts) -> Iterator[Judgement]:
+    name, lags_s = following.get("upstream"), following.get("lags_s") or 0.0
+    if not following.get("linked"):
+        why = f"{name} does not answer" if name else "there is no node that it could follow"
+        text = f"This follower gets nothing: {why}"
+        yield _warning("upstream-away", text, _SEE_PEERS)
+    elif lags_s > _FOLLOWS_S:
+        text = (
+            f"This follower lacks {following['lacks']:,} transactions, and has not been at the end "
+            f"of the log for {lags_s:,.0f} s"
+        )
+        yield _note("follows-behind", text, _BY_ITSELF, lags=True)
 
 
 def _of_order(status: _Facts) -> Iterator[Judgement]:
@@ -296,7 +326,8 @@ def _of_data(status: _Facts) -> Iterator[Judgement]:
 
 def _of_disks(status: _Facts) -> Iterator[Judgement]:
     """Judge how quick the disks of members are, and of nodes that stand aside for that (P37)."""
-    own = {**status, "id": status.get("node_id"), "member": status.get("phase") != "WITNESS"}
+    member = status.get("phase") not in ("WITNESS", "FOLLOWING")
+    own = {**status, "id": status.get("node_id"), "member": member}
     for one in (own, *(status.get("peers") or [])):
         name, took_s = one["id"], one.get("write_s") or 0.0
         if one.get("aside"):
@@ -319,7 +350,7 @@ def _of_warning(one: Mapping[str, str]) -> Judgement:
 # -- sites -----------------------------------------------------------------------------------------
 
 #: Of sites that lack nothing.
-_GOOD = ("in-sync", "no-rows", "empty-log", "not-known")
+_GOOD = ("in-sync", "no-rows", "empty-log", "not-known", "follower-lags")
 
 
 def rows_until(status: _Facts) -> int:
@@ -329,22 +360,49 @@ def rows_until(status: _Facts) -> int:
     return published if until is None else min(int(until), published)
 
 
-def furthest_lines(status: _Facts) -> dict[str, _Facts]:
-    """Return each site with data and its furthest replica's line; empty = no worker reported."""
+def site_lines(status: _Facts) -> dict[str, list[_Facts]]:
+    """Return each site with data and the lines of its replicas; none = no worker reported."""
     if status.get("phase") == "WITNESS":
         return {}  # it hears of no replicas
     roster = status.get("roster") or []
-    seats = [one for one in roster if one.get("member", True) and not one.get("witness")]
-    found: dict[str, _Facts] = {one["id"]: {} for one in seats}
-    lines = [one for one in status.get("replicas") or [] if one.get("node_id")]
-    for line in sorted(lines, key=lambda one: int(one.get("position") or 0)):
-        found[line["node_id"]] = line
+    seats = [
+        one
+        for one in roster
+        if (one.get("member", True) or one.get("follower")) and not one.get("witness")
+    ]
+    found: dict[str, list[_Facts]] = {one["id"]: [] for one in seats}
+    for line in status.get("replicas") or []:
+        if line.get("node_id"):
+            found.setdefault(line["node_id"], []).append(line)
     return dict(sorted(found.items()))
 
 
+def furthest_lines(status: _Facts) -> dict[str, _Facts]:
+    """Return each site with data and the line that says how far it is; empty = no worker reported.
+
+    It is that of its furthest replica with all tables; if each has a set of tables, of the least
+    one.
+    """
+    found: dict[str, _Facts] = {}
+    for site, lines in site_lines(status).items():
+        by_position = sorted(lines, key=lambda one: int(one.get("position") or 0))
+        whole = [line for line in by_position if not line.get("only")]
+        found[site] = whole[-1] if whole else by_position[0] if by_position else {}
+    return found
+
+
 def judge_sites(status: _Facts) -> dict[str, Judgement]:
-    """Return the verdict on each site with data, as far as the asked node knows it."""
-    return {site: _judge_site(status, site, line) for site, line in furthest_lines(status).items()}
+    """Return the verdict on each site with data, as far as the asked node knows it.
+
+    It is the worst of the verdicts on its replicas.
+    """
+    found: dict[str, Judgement] = {}
+    for site, lines in site_lines(status).items():
+        furthest = furthest_lines({**status, "replicas": lines})[site]
+        others = [line for line in lines if line is not furthest]
+        judged = [_judge_site(status, site, line) for line in (furthest, *others)]
+        found[site] = max(judged, key=lambda one: (_STATES.index(one.state), _rank(one.severity)))
+    return found
 
 
 def judge_replica(status: _Facts, line: _Facts) -> Judgement:
@@ -361,10 +419,10 @@ def replica_lines(status: _Facts) -> list[dict[str, Any]]:
         return []
     lines = [dict(line) for line in status.get("replicas") or []]
     known = {line.get("node_id") for line in lines}
-    absent = {"worker_id": "", "position": 0}
+    absent = {"worker_id": "", "name": MAIN, "only": [], "position": 0}
     lines += [absent | {"node_id": site} for site in furthest_lines(status) if site not in known]
     found = []
-    for line in sorted(lines, key=lambda one: str(one.get("node_id"))):
+    for line in sorted(lines, key=replica_of):  # the main one of a site first
         verdict, has = judge_replica(status, line), int(line.get("position") or 0)
         behind = int(status.get("published") or 0) - has if has < rows_until(status) else 0
         said = {"state": verdict.word, "code": verdict.code, "text": verdict.text}
@@ -389,8 +447,20 @@ def _judge_site(status: _Facts, site: str, line: _Facts) -> Judgement:
     )
     for rule in rules:
         if (found := rule(status, site, line)) is not None:
-            return found
+            lags = found.state is ClusterState.LAGGING
+            return _of_follower(found) if lags and not own and _follows(status, site) else found
     return _site(site, _well(status))
+
+
+def _follows(status: _Facts, site: str) -> bool:
+    """Return whether a site's node is a follower (P38)."""
+    return any(one["id"] == site and one.get("follower") for one in status.get("roster") or [])
+
+
+def _of_follower(found: Judgement) -> Judgement:
+    """Return the verdict on another site that follows: only at itself it matters that it lags."""
+    text = f"{found.text}; it is a follower, and nobody waits for it"
+    return _site(found.site, _note("follower-lags", text, found.way_out))
 
 
 def _site(site: str, found: Judgement) -> Judgement:
@@ -408,7 +478,7 @@ def _differs(_: _Facts, site: str, line: _Facts) -> Judgement | None:
     elif line.get("contested"):
         code, way_out = "contested", f"{_COMPARE}  `sparktxlog verify` recounts the rows there."
         verdict = verdict.removeprefix("IN_SYNC, ")
-    text = f"Site {site}, worker {line.get('worker_id')}: {verdict}"
+    text = f"Site {site}, worker {worker_of(line)}: {verdict}"
     return _site(site, _differing(code, f"{text}: {reason}" if reason else text, way_out))
 
 
@@ -447,12 +517,12 @@ def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | N
 
 
 def _worker_wrong(status: _Facts, site: str, line: _Facts) -> Judgement | None:
-    name, error = f"Worker {line.get('worker_id')} of site {site}", line.get("error")
+    name, error = f"Worker {worker_of(line)} of site {site}", line.get("error")
     if line.get("silent"):
         age = line.get("age_s")
         text = f"{name} has been silent" + (f" for {age:,.1f} s" if age is not None else "")
         text += " and did not end" + (f"; its last error: {error}" if error else "")
-        return _site(site, _warning("worker-silent", text, _start(status, site)))
+        return _site(site, _warning("worker-silent", text, _start(status, site, line)))
     if error:
         way_out = "`sparktxlog doctor` on its machine finds missing JARs, Java and space."
         return _site(site, _warning("worker-fails", f"{name} fails: {error}", way_out))
@@ -477,15 +547,17 @@ def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
     has, until = int(line.get("position") or 0), rows_until(status)
     end = status.get("position")
     if line.get("verdict") == "AHEAD" and end is not None and has > int(end):
-        text = f"Site {site} is at position {has:,}, and the log of this node ends at {end:,}"
+        text = (
+            f"{_where(site, line)} is at position {has:,}, and the log of this node ends at {end:,}"
+        )
         return _site(site, _note("ahead", f"{text}: it is not compared yet", _BY_ITSELF, lags=True))
     if has >= until:
         return None
     published = int(status.get("published") or 0)
-    text = f"Site {site} is at position {has:,} of {published:,}"
+    text = f"{_where(site, line)} is at position {has:,} of {published:,}"
     if line.get("needs_copy"):
         text += ", and the log begins after that: it needs a copy"
-        way_out = _command(status, site, "catch-up")
+        way_out = _command(status, site, f"catch-up{_of(line)}")
         return _site(site, _warning("needs-copy", text, f"Run {way_out}."))
     if line.get("plan") == "stop":
         text += f", and its worker must stop: {line.get('plan_reason') or 'it says no reason'}"
@@ -496,7 +568,7 @@ def _rows_missing(status: _Facts, site: str, line: _Facts) -> Judgement | None:
     if line.get("alive"):
         return _site(site, _note("behind", f"{text}, and its worker runs", _BY_ITSELF, lags=True))
     text += ", and its worker does not run at the moment"
-    return _site(site, _note("worker-ended", text, _start(status, site), lags=True))
+    return _site(site, _note("worker-ended", text, _start(status, site, line), lags=True))
 
 
 def _commit_tables_missing(status: _Facts, site: str, _: _Facts) -> Judgement | None:
@@ -511,8 +583,20 @@ def _commit_tables_missing(status: _Facts, site: str, _: _Facts) -> Judgement | 
     return _site(site, _note("commit-tables-behind", text, way_out, lags=True))
 
 
-def _start(status: _Facts, site: str) -> str:
-    return f"Start one: {_command(status, site, 'apply --follow')}."
+def _start(status: _Facts, site: str, line: _Facts = MappingProxyType({})) -> str:
+    return f"Start one: {_command(status, site, f'apply --follow{_of(line)}')}."
+
+
+def _of(line: _Facts) -> str:
+    """Return the options that say which replica of its site a command is for."""
+    name = line.get("name") or MAIN
+    return "" if name == MAIN else f" --name {name} --lake {line.get('lake') or 'ITS-LAKE'}"
+
+
+def _where(site: str, line: _Facts) -> str:
+    """Return the subject of a sentence: the site, or one of its replicas."""
+    name = line.get("name") or MAIN
+    return f"Site {site}" if name == MAIN else f"Replica {replica_id(site, name)}"
 
 
 def _command(status: _Facts, site: str, command: str) -> str:

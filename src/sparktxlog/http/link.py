@@ -102,7 +102,7 @@ class Http:
     """Kept connections to one node; safe to share between threads.
 
     Args:
-        url: The node's URL: scheme, host and port.
+        url: The node's URL: scheme, host and port; a path, if it is after a reverse proxy.
         token: Client token; default: the variable `SPARKTXLOG_CLIENT_TOKEN`, or what the node of
             this machine and user noted.
         timeout_s: Seconds to wait for an answer, unless a call says otherwise.
@@ -119,7 +119,6 @@ class Http:
     ) -> None:
         self.url = url.rstrip("/")
         self._address = node_address(self.url)
-        self._prefix = self._address.path
         self.timeout_s = timeout_s
         #: Token of every request that does not name another one.
         self.token = token or token_in(TOKEN_VARIABLE) or local_token(url)
@@ -196,7 +195,7 @@ class Http:
         token: str | None = None,
     ) -> bytes:
         """Return the bytes of a successful answer; as `get`, but without a least `timeout_s`."""
-        target = self._prefix + path
+        target = path
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
         if wanted:
             target += f"?{urlencode(wanted)}"

@@ -83,7 +83,7 @@ class NodeConnection:
     After an error the connection is closed; the next request opens another.
 
     Args:
-        address: The node's URL; its path does not count.
+        address: The node's URL; its path comes before that of each request.
         ca_file: Authority of the node's certificate, for https; default: see `http.authorities`.
         tls: Context (`ssl`) and name in the certificate (`server_hostname`), as
             `NodeCertificate.arguments` returns them; empty = `ca_file` and the URL's host.
@@ -106,7 +106,7 @@ class NodeConnection:
     ) -> None:
         self._address, self._ca_file, self._tls = address, ca_file, tls
         self._connect_s, self._late, self._url = connect_s, late, address.geturl()
-        self._proxy = proxy
+        self._prefix, self._proxy = address.path.rstrip("/"), proxy
         self._fields = {"url": self._url, **fields}
         self._line: HTTPConnection | None = None
         #: Its socket, also after the line let go of it: the answer's body may still be read.
@@ -134,7 +134,7 @@ class NodeConnection:
         """Send a request and return the head of its answer; read its body before the next one.
 
         Args:
-            target: Path and query.
+            target: Path, below that of the address, and query.
             total_s: Most seconds of request and answer.  Bytes that trickle make one step longer:
                 `overdue` says so to another thread.
             silence_s: Most seconds without a byte.
@@ -154,6 +154,7 @@ class NodeConnection:
                 hint="A token is one line of ASCII: look at the variable or file that has it.",
                 key="token",
             )
+        target = self._prefix + target
         self._silence_s, self._total_s = silence_s, total_s
         self._until = time.monotonic() + total_s
         lost: Exception | None = None

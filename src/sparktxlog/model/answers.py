@@ -7,9 +7,10 @@ transactions from 1; names that end in `_s` are seconds, in `_us` microseconds.
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from sparktxlog.model.copying import Transfer
+from sparktxlog.model.epoch import FollowedNode
 from sparktxlog.model.report import BatchProgress
 from sparktxlog.model.tables.table import Column
 
@@ -130,6 +131,7 @@ class ListedPlace(TypedDict):
     url: str
     weight: int
     witness: bool
+    follower: bool
     incarnation: int
     member: bool
 
@@ -361,8 +363,9 @@ class DifferingTransaction(TypedDict):
 
 
 class Difference(TypedDict):
-    """A table in which a site's replica differs from others."""
+    """A table in which a replica differs from others."""
 
+    #: The replica, as `model.replicas` names it: a site's main one has the name of the site.
     site: str
     table: str
     #: Last position at which it was equal to another site, 0 = not known; and the first one at
@@ -401,6 +404,9 @@ class PeerState(TypedDict):
     round: int
     busy: bool
     acquired: dict[str, int]
+    #: How this node's vector stands to that one, as it was heard last: `equal`, `ahead`, `behind`,
+    #: or `apart`, of which neither is the later one; None = not heard yet.
+    stands: str | None
     clock_offset_us: int | None
     sent_bytes: int
     received_bytes: int
@@ -410,6 +416,7 @@ class PeerState(TypedDict):
     pushes_dropped: int
     member: bool
     witness: bool
+    follower: bool
 
 
 class ListedTable(TypedDict):
@@ -438,6 +445,11 @@ class ReplicaLine(TypedDict):
 
     worker_id: str
     node_id: str
+    #: Name of the replica at its site, and patterns of the row tables that it holds; none = all.
+    name: str
+    only: list[str]
+    #: Root of its tables; of the asked node's own replicas with a name.
+    lake: NotRequired[str]
     position: int
     chain_hash: str
     verdict: str
@@ -576,10 +588,13 @@ class StatusAnswer(EpochView):
     incoming_bytes: int
     unstamped_runs: int
     counter: int
+    #: The vector of this node: origin → all of its runs up to this number are durable here.
+    acquired: dict[str, int]
     busy: bool
     round: int
     empty_rounds: int
     halted: str | None
+    following: FollowedNode | None
     fetching_summary: FetchedSummary | None
     uncompared: UncomparedHistory | None
     disk_full: bool
@@ -705,8 +720,11 @@ class PositionAnswer(TypedDict):
 
 
 class SnapshotAnswer(TypedDict):
-    """Table versions of the site's replica at one position."""
+    """Table versions of a replica of the site at one position."""
 
+    #: Its name, and those of others that could be shown instead, the most current one first.
+    replica: str
+    others: list[str]
     position: int
     chain_hash: str
     tables: dict[str, ListedTable]
@@ -729,6 +747,7 @@ class ComparedReplica(TypedDict):
     """A replica of this site, and how it compares with the others."""
 
     worker_id: str
+    name: str
     position: int
     verdict: str
 
@@ -760,31 +779,3 @@ class ReportAnswer(TypedDict):
     of_tables: NotRequired[bool]
     recount: NotRequired[list[str]]
     kept: NotRequired[str]
-
-
-class SettingValue(TypedDict):
-    """A setting's value, and where it was given."""
-
-    value: Any
-    origin: str
-
-
-class AuditEntry(TypedDict):
-    """An act or a refusal, or a change that the log brought, at one node."""
-
-    #: Wall clock of the node, microseconds since 1970 UTC.
-    at: int
-    node: str
-    #: A role (`operator`, `client`), the name of a grant, `vote` of the members, a site, or
-    #: `nobody`, whose token is none that the node knows.
-    who: str
-    action: str
-    #: What it is about; of a setting its value before and after.
-    detail: str
-    #: `done`, the error, or `begun`: a crash kept its end out.
-    outcome: str
-    #: Of the caller, as the node sees it; empty = nobody asked for it.
-    address: str
-    #: How many equal ones it stands for, and when the last one came; `outcome` is the first one's.
-    count: int
-    until: int

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sparktxlog.model.ids import Int64, JournalNumber
+from sparktxlog.model.replicas import MAIN, replica_id
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
 
@@ -61,6 +62,16 @@ class Lease:
     #: Seconds after which an unused lease ends; each request renews it.
     lease_s: float
     tables: tuple[OfferedTable, ...] = ()
+    #: Name of the donor's replica at its site.
+    name: str = MAIN
+    #: Directory with the pinned files, TABLE/PATH, if the target is of the same site and they are
+    #: on a disk; empty = they come over the network.
+    pins: str = ""
+
+    @property
+    def replica(self) -> str:
+        """The text by which the donor's replica is known."""
+        return replica_id(self.node_id, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +121,10 @@ class Decision:
     copy: Estimate | None = None
     #: Transactions to replay.
     behind: Int64 = 0
-    #: Node to copy from, empty if none.
+    #: Replica to copy from, as `model.replicas` names it; empty if none.
     donor: str = ""
+    #: Patterns of the tables that the replica holds; empty = all.
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +146,7 @@ class Transfer:
     worker_id: str
     node_id: str
     kind: CatchUpKind
-    #: Nodes copied from, empty for a replay.
+    #: Replicas copied from, empty for a replay.
     donors: tuple[str, ...] = ()
     #: Position before and after.
     from_position: Int64

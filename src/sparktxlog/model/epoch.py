@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +15,7 @@ class RosterSeat:
     #: Votes; 0 = none.
     weight: int
     witness: bool
+    follower: bool = False
     incarnation: int
 
 
@@ -47,3 +49,16 @@ class EpochRecord:
     phase: str
     #: Wall clock of this node, microseconds since 1970 UTC.
     taken_up_at: int
+
+
+class FollowedNode(TypedDict):
+    """From which node a follower gets the queue, and how far it is."""
+
+    #: None = there is none.
+    upstream: str | None
+    linked: bool
+    #: Seconds since it was heard; None = not since the follower's start.
+    heard_s: float | None
+    #: Transactions that other queues are known to have and this one does not, and for how long.
+    lacks: int
+    lags_s: float

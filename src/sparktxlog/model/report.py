@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from sparktxlog.model.ids import Int64, JournalNumber
+from sparktxlog.model.replicas import MAIN, ReplicaName, replica_id
 from sparktxlog.model.signature import TableSignature
 
 
@@ -98,6 +99,15 @@ class WorkerReport:
     base: str = ""
     #: Tables of that report that no longer exist.
     gone: tuple[str, ...] = ()
+    #: Name of the replica at its site.
+    name: ReplicaName = MAIN
+    #: Patterns of the row tables that it holds (`model.replicas`); empty = all.
+    only: tuple[str, ...] = ()
+
+    @property
+    def replica(self) -> str:
+        """The text by which the replica is known: `A`, or `A/reports`."""
+        return replica_id(self.node_id, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +116,8 @@ class OwnReport(WorkerReport):
 
     #: Root of the replica's tables, absolute where the worker runs; empty = it does not say.
     lake: str = ""
+    #: Machine and process of the worker, for people; empty = it does not say.
+    runs_on: str = ""
 
     def for_peers(self) -> WorkerReport:
         """Return the report without what concerns this site alone."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparktxlog.model.replicas import MAIN, replica_id
+
 #: Follows a verdict if replicas differ and no majority says which one is right.
 CONTESTED = ", contested"
 
@@ -16,6 +18,22 @@ def verdict_text(replica: Mapping[str, Any]) -> str:
     """Return the verdict on a replica, and whether it is contested."""
     verdict = str(replica.get("verdict") or "")
     return verdict + CONTESTED if replica.get("contested") else verdict
+
+
+def replica_of(line: Mapping[str, Any]) -> str:
+    """Return the text by which the replica of a line is known: `A`, or `A/reports`."""
+    return replica_id(str(line.get("node_id") or ""), str(line.get("name") or MAIN))
+
+
+def worker_of(line: Mapping[str, Any]) -> str:
+    """Return how the worker of a line is called at its site."""
+    name, worker = line.get("name") or MAIN, str(line.get("worker_id") or "")
+    return worker if name == MAIN else f"{name} ({worker})"
+
+
+def tables_text(line: Mapping[str, Any]) -> str:
+    """Return which row tables a replica holds."""
+    return ", ".join(line.get("only") or ()) or "all"
 
 
 def alive_text(replica: Mapping[str, Any]) -> str:

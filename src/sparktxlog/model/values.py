@@ -15,7 +15,7 @@ from sparktxlog.errors import InvalidNameError, InvalidRequestError
 from sparktxlog.model.ids import NodeId, check_node_id
 from sparktxlog.model.transactions.synchro_holders import check_expression
 
-ROLES = ("master", "replica", "witness")
+ROLES = ("master", "replica", "witness", "follower")
 #: Most votes of one node.
 MAX_WEIGHT = 1_000
 #: A prefix in a bucket; its names need no escape in a URL.
@@ -85,8 +85,20 @@ def read_node_id(value: Any) -> NodeId:
         raise ValueError(error.hint) from error
 
 
+def read_node_ids(value: Any) -> tuple[NodeId, ...]:
+    """Read the ids of some nodes: a list, or a text with commas between them; none twice."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)):
+        raise ValueError("expected a list of node ids")
+    return tuple(dict.fromkeys(read_node_id(name) for name in names if name != ""))
+
+
+#: Path of an address: where a reverse proxy has the node.
+_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+
+
 def read_url(value: Any) -> str:
-    """Read one address: scheme, host and port."""
+    """Read one address: scheme, host and port; a path, if the node is after a reverse proxy."""
     text = read_text(value).rstrip("/")
     parts = urlsplit(text)
     try:
@@ -95,9 +107,9 @@ def read_url(value: Any) -> str:
         raise ValueError("expected a port between 1 and 65535") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise ValueError("expected a URL such as http://10.0.0.1:7070")
-    if parts.path or parts.query or parts.fragment or "@" in parts.netloc:
-        raise ValueError("expected scheme, host and port only")
-    return text.lower()
+    if parts.query or parts.fragment or "@" in parts.netloc or not _PATH.fullmatch(parts.path):
+        raise ValueError("expected scheme, host and port, and perhaps a path such as /site-b")
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path}"
 
 
 def read_urls(value: Any) -> str:
@@ -175,8 +187,10 @@ def read_roles(value: Any) -> tuple[str, ...]:
     roles = tuple(sorted({one_of(*ROLES)(name) for name in names}))
     if "witness" in roles and len(roles) > 1:
         raise ValueError("a witness only votes: it has no other role")
+    if "follower" in roles and "master" in roles:
+        raise ValueError("a follower is no master: write follower, or follower,replica")
     if roles == ("replica",):
-        raise ValueError("a node needs the role master or witness")
+        raise ValueError("a node needs the role master, follower or witness")
     return roles
 
 

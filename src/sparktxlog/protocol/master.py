@@ -44,6 +44,7 @@ from sparktxlog.protocol.epoch.outcomes import (
     SuspectNodes,
     Wedge,
 )
+from sparktxlog.protocol.epoch.pulling import Pulling
 from sparktxlog.protocol.epoch.standing import Standings, check_incarnation
 from sparktxlog.protocol.epoch.succession import Succession
 from sparktxlog.protocol.epoch.voiding import Inspection
@@ -89,8 +90,13 @@ from sparktxlog.protocol.messages.events import (
 )
 from sparktxlog.protocol.messages.outbox import Outbox
 from sparktxlog.protocol.messages.posts import MergeBase, Post, RunHeader
-from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredRun, RecoveredState
-from sparktxlog.protocol.messages.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, Seat, View
+from sparktxlog.protocol.messages.recovery import (
+    MasterConfig,
+    RecoveredRun,
+    RecoveredState,
+    first_view,
+)
+from sparktxlog.protocol.messages.view import TAKES_SUBMITS, TRANSITIONS, Ballot, Phase, View
 from sparktxlog.protocol.order.counter import TimestampCounter
 from sparktxlog.protocol.order.ordering import Ordering
 from sparktxlog.protocol.order.status import Awaited, AwaitReason, IncomingRun, MasterStatus
@@ -164,6 +170,9 @@ class Master:
             now=now,
         )
         self._following = Following(
+            self._current, config, self._outbox, self._queue, self._succession.patience_us, now
+        )
+        self._pulling = Pulling(
             self._current, config, self._outbox, self._queue, self._succession.patience_us, now
         )
         #: A candidate to hold durably, and the decided view to adopt when it is held.
@@ -252,6 +261,11 @@ class Master:
         """Incarnation of this node; a lost disk costs one (P21)."""
         return self._config.incarnation
 
+    @property
+    def pulling(self) -> Pulling | None:
+        """How this follower gets the queue; None = it is no follower (P38)."""
+        return self._pulling if self.phase is Phase.FOLLOWING else None
+
     def locate(self, transaction_id: bytes) -> int | None:
         """Return the position of a transaction id, None if not among the last `id_window`."""
         return self._queue.effects.locate(transaction_id)
@@ -306,6 +320,7 @@ class Master:
         if self._halted:
             return None
         times = [self._ordering.next_deadline(), self._succession.next_deadline(self._now)]
+        times.append(self._pulling.next_deadline())
         if self._is_following:
             times.append(self._following.request_at)
         return earliest(times)
@@ -380,12 +395,14 @@ class Master:
                 if event.tail.log_id in self._log_ids:
                     ordering.on_tail(event.tail, now)
                     self._following.source = event.tail.sender
+                    self._pulling.heard(event.tail.sender, now, event.tail.end)
                     self._progress = True
             case AnnouncementReceived():
                 ordering.on_announcement(event.announcement, now)
             case LinkChanged():
                 self._succession.suspicion.link(event.peer, up=event.up, now=now)
                 self._succession.raising.linked(event.peer, event.newest if event.up else 0)
+                self._pulling.link(event.peer, up=event.up, now=now)
                 ordering.on_link(event.peer, now, up=event.up)
             case EpochMessageReceived():
                 self._on_epoch_message(event.message, now)
@@ -497,6 +514,7 @@ class Master:
             return
         if doubt is not None:  # it has a later incarnation now
             self._succession.suspicion.trust(message.sender)
+        self._pulling.heard(message.sender, now)
         if not isinstance(message, Decide) and self._speaks(message.sender, message.incarnation):
             self._standings.said(message, self.view.epoch)
         self._apply(self._succession.on_message(message, now), now)
@@ -509,6 +527,8 @@ class Master:
             self._succession.ask_view(post.sender, now)
         elif post.epoch < view.epoch and post.log_id in self._log_ids:
             self._succession.tell_view(post.sender, now)
+        elif post.log_id == view.log_id and view.follows(post.sender):
+            self._succession.tell_refused(post.sender, "a promise, and is a follower without one")
         elif post.log_id == view.log_id and post.sender in view.members:
             self._succession.suspicion.heard(post.sender, now)
             seat = view.seat(post.sender)
@@ -581,6 +601,7 @@ class Master:
             self._ordering.joiners = self._succession.admission.pushed(self.view, now)
         if self._is_following:
             self._following.work(self._wanted, self.next_stamp, now)
+        self._pulling.work(now)
         if not self._ordering.frozen:
             suspicion = self._succession.suspicion
             # A node whose own clock is ahead waits for promises that no other node can give.
@@ -605,10 +626,9 @@ class Master:
             return False
         if self.phase is Phase.FAULT:
             return False
-        if self.phase is Phase.WITNESS:
-            # It votes again once the others have decided on its new incarnation (P21).
-            return not self.view.is_current(self._config.node_id, self.incarnation)
-        return True
+        # These count again once the others have decided on their new incarnation (P21).
+        alone = self.phase in (Phase.WITNESS, Phase.FOLLOWING)
+        return not (alone and self.view.is_current(self._config.node_id, self.incarnation))
 
     @property
     def _wanted(self) -> View | None:
@@ -682,12 +702,13 @@ class Master:
         self._adopt(view)
         self._current.ordering = self._new_ordering(left, now)
         self._succession.entered(now)
-        if self.phase is Phase.WITNESS:
+        waits = self._current.waiting_phase
+        if self.phase is Phase.WITNESS or self.phase is waits is Phase.FOLLOWING:
             reason = f"epoch {view.epoch} is in force"
             self._outbox.tell(TellPhase(phase=self.phase, view=view, reason=reason))
         else:
             self._enter(Phase.IDLE, f"epoch {view.epoch} goes on without this node")
-            self._enter(Phase.JOINING, self._current.wish)
+            self._enter(waits, self._current.wish)
         check_incarnation(view, self._config.node_id, self.incarnation)
 
     def _take_into_force(self, now: int) -> None:
@@ -777,17 +798,3 @@ class Master:
         self._succession.changes.fail(f"this node halted: {text}")
         self._enter(Phase.FAULT, text)
         self._outbox.tell(Alarm(code=code, text=text, fatal=True))
-
-
-def first_view(config: MasterConfig) -> View:
-    """Return the view of the first epoch, which is configured, not decided."""
-    roster = config.roster or tuple(Seat(node_id=member) for member in config.members)
-    return View(
-        log_id=config.log_id,
-        epoch=config.epoch,
-        roster=roster,
-        members=config.members,
-        quorum_rule=config.quorum_rule or str(config.quorum),
-        version=config.version,
-        synchro_rule=config.synchro_rule,
-    )

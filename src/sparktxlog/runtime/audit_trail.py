@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from sparktxlog.model.answers import AuditEntry
+from sparktxlog.model.administration_answers import AuditEntry
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.messages.actions import Action, PersistQueue, PersistView
 from sparktxlog.protocol.messages.view import View

@@ -129,6 +129,13 @@ class Foundation:
             one for threads in (self.filers, self.stagers, self.fetchers) for one in threads.stuck()
         ]
 
+    def sources(self) -> list[PeerLink]:
+        """Return the links to ask for files, linked ones first; a follower asks only some (P38)."""
+        pulling = self.master.pulling
+        named = tuple(self.links) if pulling is None else pulling.sources()
+        found = [self.links[node] for node in named if node in self.links]
+        return sorted(found, key=lambda link: not link.up)
+
     def fail(self, error: TxLogError) -> None:
         """Make the node stop; the first error counts."""
         if not self.failed.done():

@@ -125,6 +125,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         #: URL of each bucket, when its requests began to be counted, and their counts.
         self._stores = list[tuple[str, int, RequestCounts]]()
+        self.commit_seconds = Histogram(
+            "sparktxlog_commit_seconds",
+            "An own run from its submit until it is ordered.",
+            buckets=_FAST,
+            registry=self.registry,
+        )
         self.write_seconds = Histogram(
             "sparktxlog_journal_write_seconds",
             "One group commit of the journal, fsync included.",

@@ -17,7 +17,8 @@ from sparktxlog.config import SECRETS, NodeConfig, exposures
 from sparktxlog.config.maintenance_times import is_open
 from sparktxlog.errors import BusyError, CommitStateUnknownError, StorageError, TxLogError
 from sparktxlog.health.readiness import Check, readiness, whole
-from sparktxlog.model.answers import InfoAnswer, SettingValue
+from sparktxlog.model.administration_answers import SettingValue
+from sparktxlog.model.answers import InfoAnswer
 from sparktxlog.model.tables.commit_table import CommitTable
 from sparktxlog.model.tables.table import Tables
 from sparktxlog.model.transactions.conditions import TableWrites
@@ -32,7 +33,6 @@ from sparktxlog.runtime.commit.log_time import LogTime
 from sparktxlog.runtime.commit.open_transactions import OpenTransactions
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.commit.void_request import Voiding
-from sparktxlog.runtime.commit.wait_history import MOST, WaitHistory
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
@@ -41,6 +41,8 @@ from sparktxlog.runtime.commit_tables.table_descriptions import TableDescription
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.foundation import Foundation, lay_foundation
+from sparktxlog.runtime.history.node_history import NodeHistory
+from sparktxlog.runtime.history.wait_history import MOST, WaitHistory
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
@@ -105,14 +107,13 @@ class Node:
         #: Epochs, for operators.
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
-        lake = lake_of(base.config, base.metrics)
-        self.all_replicas = AllReplicas(base, self.core, self.log, self.replicas, transfers, lake)
-        self.donor = Donor(base, self.replicas, throttle, lake)
+        core, log, lake = self.core, self.log, lake_of(base.config, base.metrics)
+        self.donor = donor = Donor(base, self.replicas, throttle, lake)
+        self.all_replicas = AllReplicas(base, core, log, self.replicas, transfers, donor, lake)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
         self.membership.joining.fetch_files = self.files.fetch_prepared
         self.voiding = Voiding(base, self.membership.epochs, self.files)
-        core, log = self.core, self.log
         self._submits = Submits(base, core, self.membership, self.replicas, log.lag, log.space)
         self._log_time = LogTime(base, self.core.cycle, self._submits)
         self._taking = StoreTaking(
@@ -140,8 +141,9 @@ class Node:
             base, core, self.membership, log, reports, self.fetcher, self.damage, self.sites_data
         )
         self.status, self.prepared, self.incoming = shown.show, shown.prepared, shown.incoming
-        #: What the order waited for.
+        #: What the order waited for, and how the node was in the last day.
         self.waits = WaitHistory(base, self.log.publisher.note_rows)
+        self.history = NodeHistory(base, self.status, lambda: reports.lag.seconds)
         self._show_metrics()
 
         # Routes call the owners directly.
@@ -151,7 +153,8 @@ class Node:
         self.judged = self._submits.judged
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
         self.published, self.segments = self.log.published, self.log.segments
-        self.queue, self.maintain = self.log.queue, self.log.maintain
+        self.commits, self.queue = self.log.commits, self.log.queue
+        self.maintain = self.log.maintain
         self.accept_report, self.take_recount = reports.accept_report, reports.take_recount
         self.order_copy, self.take_transfer = reports.order_copy, reports.take_transfer
         self.signatures, self.snapshot = reports.signatures, reports.snapshot
@@ -218,6 +221,7 @@ class Node:
             rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
             self.waits.remember(rounds)
             self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
+            self._run("measuring the node", self.history.watch())
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
             self._run("taking the store of commit tables", self.catalog.taking.watch())

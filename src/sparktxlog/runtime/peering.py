@@ -365,6 +365,8 @@ class Peering:
             self._tell(self._checked(sender, envelope.post))
         if is_newest:
             self._membership.note_data(sender, envelope.data, envelope.pace)
+            if envelope.replicas is not None:
+                self._all_replicas.keep_only(sender, envelope.replicas)
         has_runs = bool(envelope.pushes) and self._take_runs(sender, envelope.pushes)
         kept = []
         for report in envelope.reports:

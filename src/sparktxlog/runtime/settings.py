@@ -15,7 +15,8 @@ import structlog
 
 from sparktxlog.config import SETTINGS, NodeConfig, Setting
 from sparktxlog.errors import InvalidRequestError
-from sparktxlog.model.answers import SettingValue
+from sparktxlog.model.administration_answers import SettingValue
+from sparktxlog.runtime.clock import wall_us
 from sparktxlog.storage.interfaces import PutValue, Write
 
 _log = structlog.get_logger("sparktxlog.settings")
@@ -39,7 +40,8 @@ RUN_TIME_KEYS = (
 )
 #: Origin of a value that was set at run time.
 SET_AT_RUN_TIME = "set at run time"
-_PREFIX = "setting:"
+#: Names in the journal: of a value, and of when it was set, microseconds since 1970 UTC.
+_PREFIX, _SINCE = "setting:", "setting-since:"
 _BY_KEY: dict[str, Setting] = {s.key: s for s in SETTINGS if s.key in RUN_TIME_KEYS}
 
 
@@ -51,12 +53,16 @@ class RunTimeSettings:
         #: The configuration, with what was set at run time.
         self.in_force = config
         self._set: dict[str, Any] = {}
+        #: When each of them was set.
+        self._since: dict[str, int] = {}
         for key, setting in _BY_KEY.items():
             if text := saved.get(_PREFIX + key):
                 try:
                     self._set[key] = setting.read(msgspec.json.decode(text))
                 except (msgspec.MsgspecError, ValueError) as error:
                     _log.warning("a saved setting is no longer valid", key=key, why=str(error))
+                    continue
+                self._since[key] = int(saved.get(_SINCE + key) or 0)
         self._apply()
 
     def _apply(self) -> None:
@@ -68,13 +74,18 @@ class RunTimeSettings:
         return getattr(self.in_force, _BY_KEY[key].attribute)
 
     def show(self) -> dict[str, SettingValue]:
-        """Return name → value and origin: default, where it was configured, or set at run time."""
-        return {
-            key: {"value": self.value(key), "origin": self._origin(key)} for key in RUN_TIME_KEYS
-        }
+        """Return name → its value in force, its origin, and what is configured beside that."""
+        return {key: self._shown(key) for key in RUN_TIME_KEYS}
 
-    def _origin(self, key: str) -> str:
-        return SET_AT_RUN_TIME if key in self._set else self._config.origins.get(key, "default")
+    def _shown(self, key: str) -> SettingValue:
+        configured = self._config.origins.get(key, "default")
+        return {
+            "value": self.value(key),
+            "origin": SET_AT_RUN_TIME if key in self._set else configured,
+            "configured": getattr(self._config, _BY_KEY[key].attribute),
+            "configured_by": configured,
+            "since": self._since.get(key) or None,
+        }
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -91,22 +102,21 @@ class RunTimeSettings:
                 nothing was changed (definite).
         """
         read = {key: _read(key, value) for key, value in changes.items()}
-        if read:
-            await write(
-                [
-                    PutValue(
-                        name=_PREFIX + key,
-                        value=b"" if value is None else msgspec.json.encode(value),
-                    )
-                    for key, value in read.items()
-                ]
-            )
+        now, writes = wall_us(), list[Write]()
+        for key, value in read.items():
+            text = b"" if value is None else msgspec.json.encode(value)
+            since = b"" if value is None else str(now).encode()
+            writes.append(PutValue(name=_PREFIX + key, value=text))
+            writes.append(PutValue(name=_SINCE + key, value=since))
+        if writes:
+            await write(writes)
         for key, value in read.items():
             before = self.value(key)
             if value is None:
                 self._set.pop(key, None)
+                self._since.pop(key, None)
             else:
-                self._set[key] = value
+                self._set[key], self._since[key] = value, now
             self._apply()
             _log.info("setting changed", key=key, value=self.value(key), before=before)
         return self.show()

@@ -43,7 +43,7 @@ from sparktxlog.service.dashboard.dashboard_routes import DashboardRoutes, PageD
 from sparktxlog.service.granted import set_client
 from sparktxlog.service.handlers.administration import AdministrationRoutes, audited, noting
 from sparktxlog.service.handlers.catalog_api import CatalogRoutes
-from sparktxlog.service.handlers.catalog_errors import CatalogErrors
+from sparktxlog.service.handlers.catalog_errors import CatalogErrors, catalog_failure
 from sparktxlog.service.handlers.members import MemberRoutes
 from sparktxlog.service.handlers.open_routes import OpenRoutes
 from sparktxlog.service.handlers.peer import PeerDoor, PeerRoutes
@@ -208,6 +208,7 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
     """Return the access check and body reader of each role."""
     config, donor = running.config, running.donor
     guard, traces, joining = PageGuard(config), running.base.traces, running.membership.joining
+    epochs = running.membership.epochs
     checks = {
         Role.CLIENT: tokens.check_client,
         Role.WORKER: tokens.check_worker,
@@ -226,6 +227,8 @@ def _doors(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Mappi
         guard.check(request)
         if route.role in (Role.CLIENT, Role.WORKER) and not route.before_log:
             joining.check_knows_log()
+        if route.at_member:
+            epochs.check_no_follower()
         if traces is not None:
             traces.note_client(request.headers)
         return {}
@@ -330,6 +333,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
     path = request.url.path[:200]
     if error.status_code == 404:
         failure: TxLogError = NotFoundError(f"there is nothing at {path}", path=path)
+        if path.startswith(CATALOG_API):
+            return catalog_failure(failure)
     else:
         failure = InvalidRequestError(f"{request.method} {path}: {error.detail}", path=path)
     response = problem_response(failure, error.status_code)

@@ -143,8 +143,8 @@ def stream_file(
     """Yield the bytes of a peer's file from `offset` on, by a blocking socket, in a thread.
 
     Args:
-        url: The peer's URL, without path.
-        target: Path of the request.
+        url: The peer's URL.
+        target: Path of the request, below that of the URL.
         headers: Signature headers.
         offset: Bytes that are already here.
         timeout_s: Longest silence of the socket.

@@ -78,8 +78,8 @@ class GreetingNode(Protocol):
     def is_fresh(self) -> bool:
         """Return whether this node has nothing of the log yet."""
 
-    def is_joining(self) -> bool:
-        """Return whether this node has the log, and waits to be admitted."""
+    def is_joining(self, node_id: str) -> bool:
+        """Return whether this node cannot know a node's disk: it has the log, and is no member."""
 
     def is_linked(self, node_id: str) -> bool:
         """Return whether a node with its known instance can be reached now."""
@@ -248,7 +248,7 @@ class Greeter:
         _check_log(hello, own, joins=joins)
         if joins and known is None and hello.founding_hash:
             # It may have had this log: nodes that knew it may be away.
-            if self._node.is_joining():
+            if self._node.is_joining(expected):
                 raise _unknown_disk(hello)
             return place.incarnation + 1
         if same and (short := self._falls_short(hello, own)):

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httptools
 
@@ -63,8 +63,8 @@ class KeptConnections:
         """Send a request and return its answer.
 
         Args:
-            url: Of the peer, without path.
-            target: Path and query.
+            url: Of the peer.
+            target: Path, below that of the URL, and query.
             tls: See `NodeCertificate.arguments`.
 
         Raises:
@@ -109,7 +109,7 @@ class KeptConnections:
             ):
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: _Connection(parts.netloc, lambda lost: self._forget(key, lost)),
+                        lambda: _Connection(parts, lambda lost: self._forget(key, lost)),
                         *address[:2],
                         **tls,
                     )
@@ -135,9 +135,10 @@ class KeptConnections:
 class _Connection(asyncio.Protocol):
     """One connection; one request at a time."""
 
-    def __init__(self, host: str, on_lost: Any) -> None:
+    def __init__(self, address: SplitResult, on_lost: Any) -> None:
         self._loop = asyncio.get_running_loop()
-        self._host, self._on_lost = host, on_lost
+        self._host, self._prefix = address.netloc, address.path.rstrip("/")
+        self._on_lost = on_lost
         self._parser: Any = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._answer: asyncio.Future[Received] | None = None
@@ -158,7 +159,8 @@ class _Connection(asyncio.Protocol):
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, silence_s: float
     ) -> Received:
         """Send a request and return its answer; errors as `KeptConnections.request`."""
-        head = f"{method} {target} HTTP/1.1\r\nhost: {self._host}\r\ncontent-length: {len(body)}"
+        head = f"{method} {self._prefix}{target} HTTP/1.1\r\nhost: {self._host}"
+        head += f"\r\ncontent-length: {len(body)}"
         more = "".join([f"\r\n{name}: {value}" for name, value in headers.items()])
         self.may_be_kept = False
         self._heard, self._silence_s = self._loop.time(), silence_s

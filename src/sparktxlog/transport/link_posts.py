@@ -67,11 +67,13 @@ class Said:
         hears: Returns the nodes that this one is linked to.
         data: Returns what this site holds of the data.
         pace: Returns how quick this node's disk is.
+        replicas: Returns the names of this site's replicas.
     """
 
     hears: Callable[[], tuple[str, ...]]
     data: Callable[[], SiteData | None]
     pace: Callable[[], SitePace]
+    replicas: Callable[[], tuple[str, ...] | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -266,6 +268,7 @@ class LinkPosts:
                 pushes=pushes,
                 data=self._said.data(),
                 pace=self._said.pace(),
+                replicas=self._said.replicas(),
                 number=self.number(),
             )
         )

@@ -30,6 +30,7 @@ from sparktxlog.errors import (
     UnreachableError,
 )
 from sparktxlog.model.copying import Lease, ReplicaSize
+from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.tables.table_versions import TableVersions
 from sparktxlog.model.transactions.operation import StagedFile
@@ -84,6 +85,7 @@ class PeerLink:
         hears: Returns the nodes that this one is linked to; posts carry it.
         data: Returns what this site holds of the data; posts carry it.
         pace: Returns how quick this node's disk is; posts carry it.
+        replicas: Returns the names of this site's replicas; posts carry them.
         supervisor: Restarts the link's tasks if they fail.
     """
 
@@ -101,6 +103,7 @@ class PeerLink:
         hears: Callable[[], tuple[str, ...]] = tuple,
         data: Callable[[], SiteData | None] = lambda: None,
         pace: Callable[[], SitePace] = SitePace,
+        replicas: Callable[[], tuple[str, ...] | None] = lambda: None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor()
@@ -136,7 +139,7 @@ class PeerLink:
         #: Set once the first greeting has succeeded or failed.
         self.tried = asyncio.Event()
         self._outbox = LinkOutbox(self._greeted, self._tell)
-        said = Said(hears=hears, data=data, pace=pace)
+        said = Said(hears=hears, data=data, pace=pace, replicas=replicas)
         self.posts = LinkPosts(self, self._outbox, self._greeted, said, on_answer)
         self._outbox.rides = self.posts.take_runs
         self._connections: KeptConnections | None = None
@@ -571,28 +574,39 @@ class PeerLink:
 
     # -- copies ------------------------------------------------------------------------------------
 
-    async def request_lease(self, worker_id: str, *, named: bool = False) -> Lease:
-        """Ask the peer for a lease on its replica; it pins the files before it answers.
+    async def request_lease(
+        self,
+        worker_id: str,
+        *,
+        named: bool = False,
+        name: str = MAIN,
+        only: tuple[str, ...] = (),
+    ) -> Lease:
+        """Ask the peer for a lease on a replica; it pins the files before it answers.
 
         Args:
             worker_id: The worker that copies.
             named: An operator says that this replica is right, although another one differs.
+            name: Of the replica at its site.
+            only: Patterns of the tables that the target holds; empty = all.
 
         Raises:
             TransportError: The peer cannot be reached, or is no donor now; a lease it may have
                 granted expires.
             RemoteProtocolError: The answer is not a lease.
         """
-        body = wire.encode(wire.LeaseRequest(worker_id=worker_id, named=named))
+        request = wire.LeaseRequest(worker_id=worker_id, named=named, name=name, only=only)
+        body = wire.encode(request)
         await self._wait_greeted()
         return wire.decode(
             Lease, await self._request("POST", "/peer/v1/leases", body, _DONOR_PATIENCE)
         )
 
-    async def replica_size(self) -> ReplicaSize:
-        """Ask the peer for the size of its replica; errors as `request_lease`."""
+    async def replica_size(self, name: str = MAIN) -> ReplicaSize:
+        """Ask the peer for the size of a replica; errors as `request_lease`."""
         await self._wait_greeted()
-        answer = await self._request("GET", "/peer/v1/replica/size", b"", _DONOR_PATIENCE)
+        target = "/peer/v1/replica/size" + ("" if name == MAIN else f"?replica={name}")
+        answer = await self._request("GET", target, b"", _DONOR_PATIENCE)
         return wire.decode(ReplicaSize, answer)
 
     async def release_lease(self, lease: Lease) -> None:

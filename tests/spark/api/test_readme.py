@@ -1,4 +1,4 @@
-"""The README's quickstart, word for word: init, serve, and the Python block, twice.
+"""The README's quickstart, word for word: two sites, and the Python block, twice.
 
 Only the first run is a process of its own, with a JVM of its own: the second is the tests'.
 """
@@ -18,6 +18,7 @@ from time import monotonic
 
 import pytest
 from tests.architecture.source_tree import ROOT
+from tools.two_nodes import free_port
 
 from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.errors import TransportError
@@ -27,32 +28,40 @@ pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.
 _README = (ROOT / "README.md").read_text()
 
 
-def _cli(line: str, port: int) -> list[str]:
-    """Turn a `sparktxlog …` line of the README into a call of this checkout, on a free port."""
-    words = shlex.split(line.removesuffix("&"))[1:]
-    return [sys.executable, "-m", "sparktxlog.cli", *(w.replace("7070", str(port)) for w in words)]
+def _moved(text: str, port: int) -> str:
+    """Put the two sites of the README on free ports."""
+    return text.replace("7071", str(port + 1)).replace("7070", str(port))
+
+
+def _cli(line: str) -> list[str]:
+    """Turn a `sparktxlog …` line of the README into a call of this checkout."""
+    return [sys.executable, "-m", "sparktxlog.cli", *shlex.split(line.removesuffix("&"))[1:]]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Do what the README's shell block does; give the node's URL and the environment."""
-    from examples.demo.demo_nodes import free_ports
-
-    (port,) = free_ports(1)
+def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, dict[str, str]]]:
+    """Do what the README's shell block does; give the first port and the environment."""
+    port = free_port()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # where nodes note their tokens
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    shell = re.search(r"```sh\nmake setup\n(.*?)```", _README, re.DOTALL)
+    shell = re.search(r"```sh\npip install .*?\n(.*?)```", _README, re.DOTALL)
     assert shell is not None
-    init, serve = (line for line in shell[1].splitlines() if line.startswith("sparktxlog "))
-    subprocess.run(_cli(init, port), cwd=tmp_path, env=env, check=True, timeout=60)
-    with (tmp_path / "node.log").open("w") as log:
-        process = subprocess.Popen(_cli(serve, port), cwd=tmp_path, env=env, stderr=log, stdout=log)
-    url = f"http://127.0.0.1:{port}"
+    init, *serves = shell[1].splitlines()
+    init += f" --port {port}"
+    subprocess.run(_cli(init), cwd=tmp_path, env=env, check=True, timeout=60)
+    nodes = []
+    for number, line in enumerate(serves):
+        log = tmp_path / f"{number}.log"
+        with log.open("w") as target:
+            nodes.append(subprocess.Popen(_cli(line), cwd=tmp_path, env=env, stderr=target))
     try:
-        _wait_for(url, process, tmp_path / "node.log")
-        yield url, env
+        for number, node in enumerate(nodes):
+            _wait_for(f"http://127.0.0.1:{port + number}", node, tmp_path / f"{number}.log")
+        yield port, env
     finally:
-        process.terminate()
-        assert process.wait(30) == 0
+        for node in nodes:
+            node.terminate()
+        assert [node.wait(30) for node in nodes] == [0, 0]
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -86,13 +95,15 @@ def _alone(script: Path, env: dict[str, str]) -> str:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("jobs_share_spark")
 def test_the_quickstart_runs_twice_as_it_stands(
-    node: tuple[str, dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sites: tuple[int, dict[str, str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    url, env = node
+    port, env = sites
     block = re.search(r"```python\n(.*?)```", _README, re.DOTALL)
     assert block is not None
     script = tmp_path / "quickstart.py"
-    script.write_text(block[1].replace("http://127.0.0.1:7070", url))
+    script.write_text(_moved(block[1], port))
     for run in (1, 2):
         if run == 1:
             said = _alone(script, env)
@@ -100,9 +111,26 @@ def test_the_quickstart_runs_twice_as_it_stands(
             capsys.readouterr()
             runpy.run_path(str(script), run_name="__main__")
             said = capsys.readouterr().out
-        # Both are upserts: the second run leaves one row of each key.
-        assert len(re.findall(r"\|\s*2\|\s*bob\|\s*25\.0\|", said)) == 1, said
-        assert len(re.findall(r"\|\s*1\|\s*ada\|\s*10\.0\|", said)) == 1
-        status = NodeApi(url).get("/v1/status")
-        assert status["position"] == status["published"] == 2 * run
-        assert [replica["verdict"] for replica in status["replicas"]] == ["IN_SYNC"]
+        # All are upserts: the second run leaves one row of each key, too; each site shows both.
+        assert len(re.findall(r"\|\s*1\|\s*ada\|\s*10\.0\|", said)) == 2, said
+        assert len(re.findall(r"\|\s*2\|\s*bob\|\s*20\.0\|", said)) == 2
+        assert "equal: True" in said
+        for number in (0, 1):
+            status = NodeApi(f"http://127.0.0.1:{port + number}").get("/v1/status")
+            assert status["position"] == 3 * run
+            assert {replica["verdict"] for replica in status["replicas"]} == {"IN_SYNC"}
+    compared = subprocess.run(
+        [*_cli("sparktxlog verify --compare"), "--url", f"http://127.0.0.1:{port}"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert "A and B: up to position 6" in compared.stdout and "not asked" not in compared.stdout
+
+
+def test_the_quickstart_is_short() -> None:
+    blocks = re.findall(r"```(?:sh|python)\n(.*?)```", _README, re.DOTALL)[:2]
+    lines = [line for line in "\n".join(blocks).splitlines() if line.strip()]
+    assert len(lines) <= 20

@@ -227,6 +227,12 @@ def test_who_pays_and_which_key_encrypts_are_as_the_environment_says() -> None:
     assert google["spark.hadoop.fs.gs.block.size"] == "67108864"
 
 
+def test_a_spark_without_jars_of_delta_is_refused_by_its_release() -> None:
+    with pytest.raises(MissingDependencyError, match=r"no JARs for Spark 4\.3") as caught:
+        resolved_jars("4.3")
+    assert "4.1 or 4.2" in caught.value.hint and caught.value.fields["release"] == "4.3"
+
+
 def test_an_endpoint_with_a_password_is_refused_without_it() -> None:
     with pytest.raises(ConfigError) as caught:
         store_settings(["s3"], {"AWS_ENDPOINT_URL": "http://me:hidden@127.0.0.1"})

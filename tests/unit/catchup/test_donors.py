@@ -70,3 +70,16 @@ def test_a_worker_that_does_not_run_now_lends_after_those_that_do() -> None:
     candidates = [replace(candidate("A"), alive=False), candidate("B", round_trip_s=1.0)]
     assert choose_donors("T", 0, candidates, 3) == ["B", "A"]
     assert choose_donors("T", 0, candidates[:1], 3) == ["A"]
+
+
+def test_a_replica_of_the_targets_site_goes_first_and_lends_by_its_name() -> None:
+    """Source and target of a copy may both be workers of one node."""
+    far = candidate("B", 120)
+    near = replace(candidate("A", 100, 9.0), name="reports", here=True)
+    main = replace(candidate("A", 100), here=True)
+    assert choose_donors("A", 100, [far, near, main], 3) == ["A/reports", "B"]
+    assert choose_donors("A/reports", 0, [far, near, main], 3) == ["A", "B"]
+    # The log cannot be replayed from where it is.
+    assert choose_donors("A", 0, [far, replace(near, here=False)], 3) == ["B", "A/reports"]
+    assert choose_donors("A", 0, [far, near], 3, "A/reports") == ["A/reports"]
+    assert choose_donors("A", 101, [near], 3) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions, majority
@@ -243,3 +245,86 @@ def test_a_difference_is_shown_as_it_began() -> None:
     dissent = found.conviction("C", "1", 30)
     assert dissent is not None
     assert found.began("C", "1", "t", dissent).equal_to == 0
+
+
+# -- several replicas of a site ---------------------------------------------------------
+
+
+def test_a_site_is_one_voice_however_many_replicas_it_has() -> None:
+    """Two replicas of A share machines and files: they do not outvote B."""
+    found = held(
+        opinion("A", 10, t="1"),
+        opinion("A/x", 10, t="1"),
+        opinion("A/y", 10, t="1"),
+        opinion("B", 10, t="2"),
+    )
+    both = {"A": "1", "A/x": "1", "A/y": "1", "B": "1"}
+    assert found.conviction("B", "1", 10) is None
+    contest = found.contest("B", "1", 10, both)
+    assert contest is not None and set(contest.others) == {"A", "A/x", "A/y"}
+    found.add(opinion("C", 10, t="1"))
+    convicted = found.conviction("B", "1", 10)
+    assert convicted is not None and set(convicted.others) == {"A", "A/x", "A/y", "C"}
+
+
+def test_one_of_a_sites_replicas_is_convicted_by_the_other_sites() -> None:
+    found = held(
+        opinion("A", 10, t="1"),
+        opinion("A/x", 10, t="2"),
+        opinion("B", 10, t="1"),
+        opinion("C", 10, t="1"),
+    )
+    convicted = found.conviction("A/x", "1", 10)
+    assert convicted is not None and convicted.signature == "2"
+    for right in ("A", "B", "C"):
+        assert found.conviction(right, "1", 10) is None
+    # A contradicts itself, and is no voice on B: two sites are no majority.
+    assert found.contest("B", "1", 10, {"A": "1", "B": "1", "C": "1"}) is None
+
+
+def test_replicas_of_one_site_that_differ_are_contested() -> None:
+    found = held(opinion("A", 10, t="1"), opinion("A/x", 10, t="1"))
+    alike = {"A": "1", "A/x": "1"}
+    assert found.contest("A", "1", 10, alike) is None
+    found.add(opinion("A", 20, t="1"))
+    found.add(opinion("A/x", 20, t="3"))
+    contest = found.contest("A/x", "1", 20, alike)
+    assert contest is not None
+    assert (contest.position, contest.others, contest.equal_to) == (20, {"A": "1"}, 10)
+
+
+def test_replicas_are_compared_in_the_tables_that_both_hold() -> None:
+    part = replace(opinion("A/x", 10, **{"b.t": "2"}), only=("b.*",))
+    found = held(opinion("A", 10, t="1", **{"b.t": "2"}), part)
+    sites = {"A": "1", "A/x": "1"}
+    assert found.contest("A", "1", 10, sites) is None, "that A/x has no t says nothing of t"
+    assert found.contest("A/x", "1", 10, sites) is None
+    found.add(replace(part, signatures={"b.t": "3"}))
+    contest = found.contest("A/x", "1", 10, sites)
+    assert contest is not None and contest.tables == ("b.t",)
+    found.add(replace(part, signatures={}))
+    assert found.contest("A/x", "1", 10, sites) is None, "it has nothing to compare yet"
+    for site in "BC":
+        found.add(opinion(site, 10, t="1", **{"b.t": "2"}))
+    found.add(replace(part, signatures={"b.other": "2"}))
+    convicted = found.conviction("A/x", "1", 10)
+    assert convicted is not None and convicted.tables == ("b.other", "b.t")
+
+
+def test_replicas_with_nothing_in_common_hide_no_contest() -> None:
+    part = replace(opinion("A/x", 20, **{"b.t": "2"}), only=("b.*",))
+    found = held(opinion("A", 10, t="1"), opinion("B", 10, t="2"), opinion("A", 20, t="1"), part)
+    contest = found.contest("A", "1", 20, {"A": "1", "A/x": "1", "B": "1"})
+    assert contest is not None and contest.position == 10
+
+
+def test_a_copy_within_a_site_is_no_echo_and_adds_no_voice() -> None:
+    copied = replace(opinion("A/x", 20, t="1"), donor="A", copied_at=10)
+    found = held(opinion("A", 20, t="1"), copied, opinion("B", 20, t="2"), opinion("C", 20, t="2"))
+    for wrong in ("A", "A/x"):
+        convicted = found.conviction(wrong, "1", 20)
+        assert convicted is not None and set(convicted.others) == {"B", "C"}
+    # Of another site it is one: B repeats A's replica.
+    echo = replace(opinion("B", 30, t="1"), donor="A/x", copied_at=20)
+    found = held(opinion("A/x", 30, t="1"), echo, opinion("C", 30, t="2"))
+    assert found.conviction("C", "1", 30) is None

@@ -76,7 +76,22 @@ def node(monkeypatch: pytest.MonkeyPatch) -> type[CannedNode]:
         "/v1/worker/plan": DECISION,
         "/v1/status": status,
         "/v1/transfers": [TRANSFER],
-        "/v1/settings": {"NetSpeedBitsPerSec": {"value": 5, "origin": "default"}},
+        "/v1/settings": {
+            "NetSpeedBitsPerSec": {
+                "value": 5,
+                "origin": "default",
+                "since": None,
+                "configured": 5,
+                "configured_by": "default",
+            },
+            "tx-log-max-size": {
+                "value": 7,
+                "origin": "set at run time",
+                "since": 1_700_000_000_000_000,
+                "configured": 9,
+                "configured_by": "/etc/a.toml",
+            },
+        },
     }
     return CannedNode
 
@@ -144,7 +159,9 @@ def test_settings_are_shown_set_and_taken_back(
 ) -> None:
     for arguments in (("settings",), ("settings", "show")):
         assert invoke(monkeypatch, *arguments) == 0
-        assert "NetSpeedBitsPerSec" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "NetSpeedBitsPerSec" in out
+        assert "2023-11-14 22:13:20" in out and "9, /etc/a.toml" in out
         assert invoke(monkeypatch, *arguments, "--json") == 0
         assert json.loads(capsys.readouterr().out)["NetSpeedBitsPerSec"]["origin"] == "default"
     assert node.sent == []

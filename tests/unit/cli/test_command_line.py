@@ -110,7 +110,7 @@ def test_status_tells_how_much_log_is_kept_and_who_needs_a_copy(
     assert any("needs copy" in line for line in lines)
     (own,) = (line.split("\t") for line in lines if "\tA\t" in line)
     (other,) = (line.split("\t") for line in lines if "\tB\t" in line)
-    assert other[7] == "yes" and own[7] == "no"
+    assert other[9] == "yes" and own[9] == "no"
 
 
 def test_status_tells_whom_an_upgrade_waits_for(
@@ -464,6 +464,51 @@ def test_init_writes_a_token_of_this_user(tmp_path: Path, monkeypatch: pytest.Mo
     # Clients know the token: it is not replaced with the file.
     assert invoke(monkeypatch, "init", str(path), "--force") == 0
     assert token_file.read_text().strip() == token
+
+
+def test_init_writes_sites_that_find_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(monkeypatch, "init", "--sites", "3", "--port", "7170") == 0
+    said = capsys.readouterr().out
+    configs = [load_config(Path(f"site-{name}.toml"), environ={}) for name in "abc"]
+    for config in configs:
+        others = {one.node_id: one.master_url for one in configs if one is not config}
+        assert {peer.id: peer.url for peer in config.peers} == others
+        assert f"sparktxlog serve --config site-{config.node_id.lower()}.toml" in said
+    assert [config.node_id for config in configs] == ["A", "B", "C"]
+    assert [config.listen[1] for config in configs] == [7170, 7171, 7172]
+    assert len({config.data_dir for config in configs}) == 3
+    assert len({config.cluster_secret for config in configs}) == 1
+    assert len(configs[0].cluster_secret or "") > 40
+    # `verify --compare` and `status --all` show every site the token of the first.
+    assert len({config.client_token for config in configs}) == 1
+    assert len(configs[0].client_token or "") > 40
+    assert stat.S_IMODE(Path("cluster.secret").stat().st_mode) == 0o600
+    before = Path("cluster.secret").read_text()
+    assert invoke(monkeypatch, "init", "--sites", "2") == 6
+    assert "site-a.toml exists already" in capsys.readouterr().err
+    assert configs[0].master_url in Path("site-a.toml").read_text()
+    assert invoke(monkeypatch, "init", "--sites", "2", "--force", "--json") == 0
+    sites = [{"written": f"site-{n}.toml", "token_file": "client.token"} for n in "ab"]
+    written = json.loads(capsys.readouterr().out)
+    assert written == {"sites": sites, "secret_file": "cluster.secret"}
+    assert Path("cluster.secret").read_text() == before, "nodes that run share it"
+
+
+def test_init_of_sites_refuses_what_does_not_fit_before_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(monkeypatch, "init", "--sites", "2", "--port", "65535") == 6
+    assert "--port 65534" in capsys.readouterr().err
+    assert invoke(monkeypatch, "init", "--sites", "2", "--node-id", "N") == 2
+    assert invoke(monkeypatch, "init", "--sites", "2", "--store", "hdfs://lake") == 6
+    assert list(tmp_path.iterdir()) == []
+    assert invoke(monkeypatch, "init", "conf", "--sites", "2", "--store", "s3://lake/") == 0
+    config = load_config(tmp_path / "conf" / "site-b.toml", environ={})
+    assert config.lake_url == "s3://lake/site-b/rows"
 
 
 def test_every_commented_line_of_the_example_can_be_used(tmp_path: Path) -> None:

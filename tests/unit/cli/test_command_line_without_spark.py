@@ -1,6 +1,6 @@
-"""Every command without Spark: it works, or says what is missing before it does anything.
+"""Every command without an extra: it works, or says what is missing before it does anything.
 
-Run as a program, this file calls all commands where PySpark cannot be imported.
+Run as a program, this file calls all commands where the libraries of an extra cannot be imported.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, get_args
 
-#: It starts a node, and needs no Spark for that.
-_START_NODES = {"serve"}
+from sparktxlog.errors import EXTRAS
+
 #: Arguments of some commands, with which they do something; else those that are required.
 _GIVEN = {
+    # Where its libraries are there, it stops at this file.
+    "serve": ["serve", "--config", "/nowhere.toml"],
     "table adopt": ["table", "adopt", "t", "/nowhere", "--as", "commit-table"],
     "maintain --no-optimize --no-vacuum": ["maintain", "--no-optimize", "--no-vacuum"],
     "verify --compare": ["verify", "--compare"],
@@ -30,10 +32,17 @@ _NEED_SPARK = {
 }
 
 
-def test_commands_say_what_is_missing_before_they_do_anything(tmp_path: Path) -> None:
+#: They work with a node's own files.
+_NEED_NODE = {"config check", "peer quarantine", "serve"}
+#: Libraries that both extras install.
+_OF_BOTH = {"deltalake", "rich", "structlog", "typer"}
+
+
+def _told_without(libraries: set[str], tmp_path: Path) -> dict[str, str]:
+    """Return what each command says where libraries are missing."""
     root = Path(__file__).parents[3]
     program = subprocess.run(
-        [sys.executable, __file__],
+        [sys.executable, __file__, *sorted(libraries)],
         cwd=tmp_path,
         env={
             **os.environ,
@@ -50,11 +59,32 @@ def test_commands_say_what_is_missing_before_they_do_anything(tmp_path: Path) ->
     told: dict[str, str] = json.loads(program.stdout.splitlines()[-1])
     assert len(told) > 40
     assert not {name: said for name, said in told.items() if "Traceback" in said}
-    missing = {name for name, said in told.items() if "[missing-dependency]" in said}
+    return told
+
+
+def _missing(told: dict[str, str]) -> set[str]:
+    return {name for name, said in told.items() if "[missing-dependency]" in said}
+
+
+def test_commands_say_what_is_missing_before_they_do_anything(tmp_path: Path) -> None:
+    told = _told_without({"pyspark", "py4j", "delta"}, tmp_path)
+    missing = _missing(told)
     assert missing == _NEED_SPARK, {name: told.get(name) for name in missing ^ _NEED_SPARK}
-    assert "pip install" in told["maintain"]
-    for name in _GIVEN.keys() - _NEED_SPARK:
+    assert all("pip install 'sparktxlog[spark]'" in told[name] for name in missing)
+    for name in _GIVEN.keys() - _NEED_SPARK - {"serve"}:
         assert "[unreachable]" in told[name], told[name]
+
+
+def test_a_node_without_its_extra_says_so_before_it_reads_or_writes_anything(
+    tmp_path: Path,
+) -> None:
+    libraries = {name for name, extra in EXTRAS.items() if extra == "node"} - _OF_BOTH
+    assert {"fastapi", "uvloop"} <= libraries
+    told = _told_without(libraries, tmp_path)
+    missing = _missing(told)
+    assert missing == _NEED_NODE, {name: told.get(name) for name in missing ^ _NEED_NODE}
+    assert all("pip install 'sparktxlog[node]'" in told[name] for name in missing)
+    assert not (tmp_path / "data").exists()
 
 
 def _leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
@@ -64,12 +94,12 @@ def _leaves(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, li
     if hasattr(command, "commands"):
         return
     arguments = list(words)
-    for parameter in command.params if words[0] not in _START_NODES else ():
+    for parameter in command.params:
         if parameter.required:
             choices = get_args(parameter.bare_type) or ("1",)
             flag = [parameter.opts[0]] if parameter.param_type_name == "option" else []
             arguments += [*flag, str(choices[0])]
-    yield " ".join(words), [*arguments, *(["--help"] if words[0] in _START_NODES else [])]
+    yield " ".join(words), arguments
 
 
 def _called(arguments: list[str]) -> str:
@@ -89,7 +119,7 @@ def _called(arguments: list[str]) -> str:
 
 def main() -> None:
     """Call all commands; print what each of them says, as JSON."""
-    for name in ("pyspark", "py4j", "delta"):
+    for name in sys.argv[1:]:
         sys.modules[name] = None  # type: ignore[assignment]
     import typer
 
@@ -99,8 +129,8 @@ def main() -> None:
     commands = typer.main.get_command(app)
     # Typer would make all commands again for each call: longer than a call takes.
     typer.main.get_command = lambda typer_instance: commands
-    found = [*_leaves(commands), *_GIVEN.items()]
-    print(json.dumps({name: _called(arguments) for name, arguments in found}))
+    found = dict(_leaves(commands)) | _GIVEN
+    print(json.dumps({name: _called(arguments) for name, arguments in found.items()}))
 
 
 if __name__ == "__main__":

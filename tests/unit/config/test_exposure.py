@@ -104,6 +104,6 @@ def test_an_address_takes_no_user_and_no_password(user: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
         node_address(url)
     assert PASSWORD not in str(refused.value) and "SPARKTXLOG_CLIENT_TOKEN" in refused.value.hint
-    with pytest.raises(ConfigError, match="scheme, host and port only") as refused_too:
+    with pytest.raises(ConfigError, match="scheme, host and port") as refused_too:
         load_config(None, {"node-id": "A", "master-url": url, "data-dir": "data"}, {})
     assert PASSWORD not in str(refused_too.value)

@@ -21,10 +21,13 @@ from sparktxlog.health.readiness import readiness
 from sparktxlog.health.site_progress import progress_of
 from sparktxlog.health.transaction_words import sites_of
 from sparktxlog.health.verdicts import (
+    ALARM,
     NOTE,
+    WARNING,
     ClusterState,
     banner_of,
     findings,
+    furthest_lines,
     judge,
     judge_sites,
     replica_lines,
@@ -41,10 +44,9 @@ def status_of(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def said_of(status: dict[str, Any]) -> dict[str, Any]:
-    """Return what the readers say that need no command: pages and banner, `why`, metrics, …"""
+    """Return what the readers say that need no command: `why`, metrics, …"""
     verdict, progress = judge(status), progress_of(status, None)
     applied = [one for one in sites_of(status["position"], status) if not one["applied"]]
-    one = banner_of(status)[0]
     metrics = {family.name: family.samples for family in verdict_metrics(status)}
     (state,) = [one.labels["state"] for one in metrics["sparktxlog_state"] if one.value]
     return {
@@ -58,7 +60,6 @@ def said_of(status: dict[str, Any]) -> dict[str, Any]:
         },
         "metric": state,
         "unready": [one.name for one in readiness(status) if not one.good],
-        "banner": [one["word"] or one["severity"], one["text"]],
         "why": applied[0]["text"] if applied else "",
         "sensor": ["differs" if progress.differs else "waits", progress.waits_for],
     }
@@ -106,6 +107,11 @@ def test_no_reader_contradicts_another(name: str) -> None:
     assert {one["state"] for one in lines} <= {one.word for one in sites.values()}
     shown = ClusterStatus(status)
     assert shown.state == verdict.word and shown.sites == sites
+    first, *others = banner_of(status)
+    assert (first["word"], first["text"]) == (verdict.word, verdict.text)
+    assert first["way_out"] == verdict.way_out
+    assert verdict.text not in [one["text"] for one in others]
+    assert {one["severity"] for one in others} <= {ALARM, WARNING}
     if verdict.state is not ClusterState.IN_SYNC:
         assert verdict.sentence in str(shown) and (verdict.way_out or "`" in verdict.text)
 
@@ -154,3 +160,30 @@ def test_a_node_that_is_away_has_a_way_out() -> None:
     assert away.text == "B does not answer" and "`sparktxlog peer remove B`" in away.way_out
     (away,) = (one for one in findings(status | {"phase": "JOINING"}) if one.code == "peer-away")
     assert away.way_out == "`sparktxlog peer list` says which nodes are linked."
+
+
+def test_a_site_with_several_replicas_has_the_worst_of_their_verdicts() -> None:
+    status = status_of({"status": {}})
+    main = next(dict(one) for one in status["replicas"] if one["node_id"] == "A")
+    end = main["position"]
+
+    def sites(**changes: Any) -> tuple[str, str, str]:
+        other = main | {"name": "reports", "worker_id": "w2", "only": []} | changes
+        status["replicas"] = [main | {"name": "main", "only": []}, other]
+        found = judge_sites(status)["A"]
+        return found.word, found.code, found.sentence
+
+    assert sites()[:2] == ("in sync", "in-sync")
+    state, code, text = sites(position=end - 1, lake="/lakes/reports", alive=False)
+    assert (state, code) == ("lagging", "worker-ended")
+    assert text.startswith(f"Replica A/reports is at position {end - 1} of {end}")
+    assert "apply --follow --name reports --lake /lakes/reports" in text
+    state, code, text = sites(verdict="DIVERGED", reason="rows are lost")
+    assert (state, code) == ("diverged", "diverged")
+    assert text.startswith("Site A, worker reports (w2): DIVERGED: rows are lost")
+    sites(position=end - 1, only=["bronze.*"])
+    assert furthest_lines(status)["A"]["name"] == "main", "the one with all tables says how far"
+    status["replicas"] = [one | {"only": ["x.*"]} for one in status["replicas"]]
+    assert furthest_lines(status)["A"]["name"] == "reports", "of sets the least one does"
+    names = [one["name"] for one in replica_lines(status) if one["node_id"] == "A"]
+    assert names == ["main", "reports"]

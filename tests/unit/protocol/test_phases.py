@@ -17,7 +17,8 @@ from sparktxlog.protocol.messages.events import ForceRequested, LinkChanged, Pos
 from sparktxlog.protocol.messages.posts import MergeBase
 from sparktxlog.protocol.messages.view import TRANSITIONS, Phase, View
 
-#: In the table, and never taken: a node in IDLE turns to JOINING before it handles anything else.
+#: In the table, and never taken: a node in IDLE turns to JOINING, or FOLLOWING, before it handles
+#: anything else.
 NEVER_TAKEN = {(Phase.IDLE, Phase.NORMAL), (Phase.IDLE, Phase.FAULT)}
 
 
@@ -48,6 +49,10 @@ def joining() -> Lone:
 
 def witness() -> Lone:
     return Lone(Master, "w", {"a": 1, "b": 1, "w": 1}, suspect_us=SECOND_US)
+
+
+def following() -> Lone:
+    return Lone(Master, "f", {"a": 1, "b": 1, "c": 1, "f": 0}, suspect_us=SECOND_US)
 
 
 def decide(node: Lone, *members: str, **changes: object) -> list[Action]:
@@ -108,6 +113,17 @@ def go_on_without_it(node: Lone) -> list[Action]:
     return decide(node, "b", "c")
 
 
+def be_made_a_member(node: Lone) -> list[Action]:
+    seats = (replace(one, follower=False) for one in node.master.view.roster)
+    return decide(node, "a", "b", "c", roster=tuple(seats))
+
+
+def be_made_a_follower(node: Lone) -> list[Action]:
+    seats = node.master.view.roster
+    own, others = replace(seats[0], follower=True, weight=0), seats[1:]
+    return decide(node, "b", "c", roster=(own, *others))
+
+
 def get_another_tail(node: Lone) -> list[Action]:
     entry = entry_of(node.run_of("b", 1, node.now), 1, bytes(31) + b"x")
     return node.feed(tail_of(node.master.view.log_id, entry))
@@ -143,6 +159,9 @@ WAYS: list[tuple[Begin, Happens, list[Phase]]] = [
     (joining, go_on_without_it, OUT),
     (joining, get_another_tail, [Phase.FAULT]),
     (joining, contradict, [Phase.FAULT]),
+    (normal, be_made_a_follower, [Phase.IDLE, Phase.FOLLOWING]),
+    (following, be_made_a_member, OUT),
+    (following, get_another_tail, [Phase.FAULT]),
     (witness, two_decisions, [Phase.FAULT]),
 ]
 
@@ -234,6 +253,7 @@ def test_a_joiner_that_votes_does_not_stop_being_one() -> None:
         (wedged, Phase.WEDGED),
         (joining, Phase.JOINING),
         (witness, Phase.WITNESS),
+        (following, Phase.FOLLOWING),
     ],
 )
 def test_what_is_durable_says_the_phase_after_a_restart(begin: Begin, phase: Phase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,16 +38,30 @@ def test_values_are_set_shown_with_their_origin_and_survive_a_restart() -> None:
     kept = Kept()
     settings = RunTimeSettings(config(**{"tx-log-max-size": 5}), {})
     assert list(settings.show()) == list(RUN_TIME_KEYS)
-    assert settings.show()[SPEED] == {"value": 104_857_600, "origin": "default"}
-    assert settings.show()["tx-log-max-size"] == {"value": 5, "origin": "command line"}
+    default = {"configured": 104_857_600, "configured_by": "default"}
+    given = {"configured": 5, "configured_by": "command line"}
+    unset = {"value": 104_857_600, "origin": "default", "since": None, **default}
+    assert settings.show()[SPEED] == unset
+    assert settings.show()["tx-log-max-size"] == {
+        "value": 5,
+        "origin": "command line",
+        "since": None,
+        **given,
+    }
+    began = time.time_ns() // 1000
     shown = asyncio.run(settings.change({SPEED: "1e9", "tx-log-max-size": 7}, kept.write))
-    assert shown[SPEED] == {"value": 1_000_000_000, "origin": "set at run time"}
+    since = shown[SPEED]["since"]
+    assert since is not None and began <= since <= time.time_ns() // 1000
+    set_now = {"origin": "set at run time", "since": since}
+    assert shown[SPEED] == {"value": 1_000_000_000, **set_now, **default}
+    assert shown["tx-log-max-size"] == {"value": 7, **set_now, **given}
     again = RunTimeSettings(config(), kept.values)
+    assert again.show()[SPEED] == shown[SPEED]
     assert (again.value(SPEED), again.value("tx-log-max-size")) == (1_000_000_000, 7)
     assert again.in_force.full_replication_time_factor == 1.3
     # Null takes a value back, and that survives as well.
     asyncio.run(again.change({SPEED: None}, kept.write))
-    assert RunTimeSettings(config(), kept.values).value(SPEED) == 104_857_600
+    assert RunTimeSettings(config(), kept.values).show()[SPEED] == unset
 
 
 @pytest.mark.parametrize(

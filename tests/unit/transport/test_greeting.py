@@ -238,7 +238,7 @@ def test_an_empty_node_that_is_not_known_here_gets_no_vote_of_before() -> None:
 
 def test_a_node_that_joins_itself_takes_no_votes_of_others() -> None:
     """Its disk was lost, so it does not know them; a member does, and needs their votes."""
-    judge = make_greeter(A, {"B": "http://b"}, {}, lambda *_: None, is_joining=lambda: True)
+    judge = make_greeter(A, {"B": "http://b"}, {}, lambda *_: None, is_joining=lambda _: True)
     fresh = replace(B, fresh=True, founding_hash="f")
     with pytest.raises(BusyError, match="this node joins the log and does not know node 'B'"):
         judge.judge(fresh, "B")

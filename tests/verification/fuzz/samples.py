@@ -248,6 +248,9 @@ def _catalog_bodies() -> dict[str, tuple[str, bytes]]:
     }
     return {
         f"POST {CATALOG_API}/schemas": _json({"name": "s", "catalog_name": "tx"}),
+        f"POST {CATALOG_API}/temporary-table-credentials": _json(
+            {"table_id": _ID, "operation": "READ"}
+        ),
         f"{schema}/staging-tables": _json({"name": "t"}),
         f"{schema}/tables": _json(table),
         f"{schema}/tables/{{table}}": _json(update),
@@ -272,6 +275,7 @@ def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
         "GET /v1/published": (("at_least", "0"), wait),
         "GET /v1/snapshot": (("position", "0"), ("at_least", "0"), wait),
         "GET /v1/worker/segments": (("after", "0"), ("wait", "0.01"), ("limit", "10")),
+        "GET /v1/worker/commits": (("after", "0"), ("upto", "9"), ("limit", "10")),
         "GET /v1/worker/plan": (("worker", "w"),),
         "GET /v1/transfers": (("limit", "10"),),
         "GET /v1/signatures": (("after", "0"), ("limit", "10")),

@@ -174,6 +174,7 @@ class CoreDisk:
             sender=config.node_id,
             previous_hash=entries[0].previous_hash,
             entries=entries,
+            end=self.queue[-1].end,
         )
         return TailReceived(tail=tail)
 

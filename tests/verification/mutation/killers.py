@@ -37,8 +37,20 @@ _MORE_LAYOUTS = (
     # Slow disks, whose nodes stand aside.
     Layout(name="three-slow", masters={"a": 1, "b": 1, "c": 1}, faults=_SLOW, aside=True),
     Layout(name="five-slow", masters=dict.fromkeys("abcde", 1), faults=_SLOW, aside=True),
+    # Followers that are often down, cut off, promoted and made followers again (P38).
+    Layout(
+        name="three-followed",
+        masters={"a": 1, "b": 1, "c": 1},
+        followers={"f": (), "g": ("f",)},
+        faults={"_turn_follower": 30},
+    ),
     # Hours as `make sim` has them: with the pauses between faults in which I12 wants progress.
     Layout(name="three-hours", masters={"a": 1, "b": 1, "c": 1}),
+    Layout(
+        name="followed-hours",
+        masters={"a": 1, "b": 1, "c": 1},
+        followers={"f": (), "g": ("f",)},
+    ),
 )
 LAYOUTS_BY_NAME = {layout.name: layout for layout in (*LAYOUTS, *_MORE_LAYOUTS)}
 _FIRST_SCHEDULE, _MAX_SCHEDULES = 5_000, 1_000

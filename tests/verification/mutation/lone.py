@@ -9,7 +9,7 @@ from tests.verification.model.disk import CoreDisk
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.operation import RunFacts
-from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import (
     PERSISTS,
     Action,
@@ -50,7 +50,7 @@ from sparktxlog.protocol.messages.posts import (
     Tail,
     chain_hash,
 )
-from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.recovery import MasterConfig, first_view
 from sparktxlog.protocol.messages.view import Ballot, Seat, View
 
 _Message = TypeVar("_Message")
@@ -64,10 +64,11 @@ class Lone:
     Args:
         core: The core under test, or a mutant of it.
         own: Its node id.
-        votes: Masters and their votes; `w…` are witnesses.
+        votes: Masters and their votes; `w…` are witnesses, `f…` and `g…` followers without any.
         incarnation: Of this node.
         suspect_us: Patience with the others; 0 = endless.
         epoch: Where it begins; 0 = it was told to join.
+        follow: Nodes that it follows, if it is a follower.
     """
 
     def __init__(
@@ -79,13 +80,19 @@ class Lone:
         incarnation: int = 1,
         suspect_us: int = 0,
         epoch: int = 1,
+        follow: tuple[str, ...] = (),
     ) -> None:
         votes = votes or {"a": 1, "b": 1, "c": 1}
         roster = tuple(
-            Seat(node_id=NodeId(name), weight=weight, witness=name.startswith("w"))
+            Seat(
+                node_id=NodeId(name),
+                weight=weight,
+                witness=name.startswith("w"),
+                follower=name.startswith(("f", "g")),
+            )
             for name, weight in votes.items()
         )
-        members = tuple(seat.node_id for seat in roster if not seat.witness)
+        members = tuple(seat.node_id for seat in roster if seat.may_be_member)
         self.config = MasterConfig(
             node_id=NodeId(own),
             members=members,
@@ -99,6 +106,7 @@ class Lone:
             max_run=64,
             suspect_timeout_us=suspect_us,
             start_timeout_us=suspect_us,
+            follow=tuple(map(NodeId, follow)),
         )
         self.core = core
         self.view = first_view(self.config)
@@ -345,15 +353,16 @@ def entry_of(header: RunHeader, position: int, previous: bytes) -> QueueEntry:
     )
 
 
-def tail_of(log_id: str, *entries: QueueEntry) -> TailReceived:
-    """Return a tail that `b` sends."""
+def tail_of(log_id: str, *entries: QueueEntry, sender: str = "b") -> TailReceived:
+    """Return a tail that another node sends."""
     return TailReceived(
         tail=Tail(
             log_id=log_id,
             epoch=1,
-            sender=NodeId("b"),
+            sender=NodeId(sender),
             previous_hash=entries[0].previous_hash,
             entries=entries,
+            end=entries[-1].end,
         )
     )
 

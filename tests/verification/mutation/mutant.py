@@ -162,6 +162,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         "ordinary",
         "deciding",
         "entering",
+        "following",
         "clocks",
         "believing",
         "versions",
@@ -185,6 +186,7 @@ RULES = (
     "P34",
     "P35",
     "P36",
+    "P38",
 )
 #: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found in this core:
 #: a promise states its queue as the base of the final one, and a decided base that everybody forgot

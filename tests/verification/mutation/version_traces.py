@@ -15,11 +15,12 @@ from tests.verification.mutation.lone import (
 )
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, SendEpochMessage
 from sparktxlog.protocol.messages.balloting import Accept, Decide, JoinRequest, Prepare, Probe
 from sparktxlog.protocol.messages.events import LinkChanged
 from sparktxlog.protocol.messages.posts import MergeBase
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.protocol.messages.versions import NEWEST
 from sparktxlog.protocol.messages.view import Ballot
 

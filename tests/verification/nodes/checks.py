@@ -401,13 +401,23 @@ class Checks:
             failure, published = node.running.log.publisher.failure, node.running.base.published
             if failure is not None or published.value != self.end[0]:
                 return f"{name} published {published.value}: {failure}"
+        for name in self._world.layout.followers:
+            node = self._world.nodes[name]
+            if node.running is None or node.app is None:
+                return f"{name} does not run"
+            status = node.running.base.master.status()
+            epochs.add(status.epoch)
+            if status.phase is not Phase.FOLLOWING or name in status.members:
+                return f"{name} is {status.phase.value} {status.halted} in epoch {status.epoch}"
+            if (status.position, status.chain_hash) != self.end:
+                return f"{name} is at {status.position} of {self.end[0]}"
         if len(epochs) > 1:
             return f"epochs differ: {sorted(epochs)}"
         return self._world.tables.missing()
 
     def check_end(self) -> None:
         """See that all disks hold the one queue, and all that was told is in it once."""
-        for name in self._world.layout.masters:
+        for name in (*self._world.layout.masters, *self._world.layout.followers):
             self._check_journal(self._world.nodes[name])
         self._check_tables()
         self._world.tables.check_end()

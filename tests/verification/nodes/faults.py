@@ -9,7 +9,7 @@ from tests.verification.nodes.disk import Failure
 from tests.verification.nodes.network import Weather
 from tests.verification.nodes.operator import Operator
 
-from sparktxlog.protocol.master import first_view
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.runtime.membership.founding import core_config
 
 if TYPE_CHECKING:

@@ -59,12 +59,14 @@ class SimulatedNode:
         #: Seconds that a write takes at most.
         self.slow_s = 0.004
         self.witness = name in world.layout.witnesses
+        self.follower = name in world.layout.followers
         self._stop: asyncio.Event | None = None
 
     @property
     def takes(self) -> bool:
-        """Whether clients find it."""
-        return self.app is not None and self.life is not None and not self.life.paused
+        """Whether clients find it; they look for no follower."""
+        there = self.app is not None and self.life is not None and not self.life.paused
+        return there and not self.follower
 
     @property
     def orders(self) -> bool:
@@ -77,7 +79,7 @@ class SimulatedNode:
     def clone(self, name: str) -> SimulatedNode:
         """Return another node with this one's configuration and a copy of its disk as it is."""
         clone = SimulatedNode(self.world, name, self._settings)
-        clone.original, clone.witness = False, self.witness
+        clone.original, clone.witness, clone.follower = False, self.witness, self.follower
         clone.disk.copy(self.disk)
         self.world.clients.staged.copied(self.disk.path, clone.disk.path)
         clone.wall_off_ns, clone.drift_ppm = self.wall_off_ns, self.drift_ppm

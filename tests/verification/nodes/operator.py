@@ -100,6 +100,6 @@ class Operator:
         if random.random() < 0.3 or self._world.clones:
             at = random.randrange(1, len(roster))
             return (roster[at], *roster[:at], *roster[at + 1 :])
-        chosen = random.choice([seat for seat in roster if not seat.witness])
+        chosen = random.choice([seat for seat in roster if seat.may_be_member])
         votes = random.choice([number for number in _VOTES if number != chosen.weight])
         return tuple(replace(seat, weight=votes) if seat is chosen else seat for seat in roster)

@@ -20,8 +20,8 @@ _ARRIVALS = "src/sparktxlog/files/arrivals.py"
 PLACING: Mapping[str, Patch] = {
     "places-before-it-orders": Patch(
         path=_CATALOG,
-        old="            content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n",
-        new="            content, _ = read_new_commit(raw, before, uuid, self._now_ms())\n"
+        old="            content, after = read_new_commit(raw, before, uuid, self._now_ms())\n",
+        new="            content, after = read_new_commit(raw, before, uuid, self._now_ms())\n"
         "            place = self._places._version(uuid, proposed.version)\n"
         "            place.exists() or place.write_bytes(raw)\n",
     ),

@@ -22,6 +22,8 @@ LAYOUTS = (
 )
 #: So many rounds of all layouts have one in which copies of data directories run.
 _CLONED_EVERY = 4
+#: In the round after that a node follows.
+_FOLLOWED = 1
 #: Faults begin so late, and no more of them after; seconds.
 _FAULTS_FROM_S, FAULTS_UNTIL_S = 5.0, 120.0
 #: Mean time between two faults, seconds.
@@ -33,8 +35,10 @@ _HEAL_S = 150.0
 def layout_of(seed: int) -> Layout:
     """Return the cluster that a seed simulates."""
     layout = LAYOUTS[seed % len(LAYOUTS)]
-    cloned = seed // len(LAYOUTS) % _CLONED_EVERY == _CLONED_EVERY - 1
-    return replace(layout, cloned=True) if cloned else layout
+    turn = seed // len(LAYOUTS) % _CLONED_EVERY
+    if turn == _FOLLOWED:
+        return replace(layout, followers=("f",))
+    return replace(layout, cloned=True) if turn == _CLONED_EVERY - 1 else layout
 
 
 def run_seed(

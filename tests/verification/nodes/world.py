@@ -36,6 +36,8 @@ class Layout:
     name: str
     masters: tuple[str, ...]
     witnesses: tuple[str, ...] = ()
+    #: Nodes that only follow (P38).
+    followers: tuple[str, ...] = ()
     #: True: copies of its data directories run as well.
     cloned: bool = False
 
@@ -92,7 +94,7 @@ class World:
         log.FILE_BYTES = random.choice((4_000, 40_000))
 
     def _make_nodes(self, log_kept_h: float | None) -> dict[str, SimulatedNode]:
-        names = (*self.layout.masters, *self.layout.witnesses)
+        names = (*self.layout.masters, *self.layout.witnesses, *self.layout.followers)
         nodes = {}
         drawn: dict[str, Any] = {
             "id-window": self.random.choice((1_000, 1_000_000)),
@@ -121,11 +123,15 @@ class World:
             }
             if name in self.layout.witnesses:
                 settings["roles"] = "witness"
+            if name in self.layout.followers:
+                settings["roles"] = "follower,replica"
             for number, other in enumerate((n for n in names if n != name), start=1):
                 settings[f"peer.{number}.id"] = other
                 settings[f"peer.{number}.url"] = f"http://{other}:7070"
                 if other in self.layout.witnesses:
                     settings[f"peer.{number}.role"] = "witness"
+                if other in self.layout.followers:
+                    settings[f"peer.{number}.role"] = "follower"
             node = nodes[name] = SimulatedNode(self, name, settings)
             self.network.servers[name] = node
         return nodes

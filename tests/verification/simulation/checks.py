@@ -301,6 +301,8 @@ class Checks:
             marks.hit("member evicted")
         if after - members:
             marks.hit("member admitted")
+        if any(view.follows(member) for member in view.members):
+            violated(f"P38: a follower is a member of epoch {view.epoch}: {view.members}")
         if after == members:
             marks.hit("nobody evicted")
         if len(after) == 1:
@@ -389,7 +391,10 @@ class Checks:
             world.marks.hit(LOST)
             return
         expected = set(newest.members) if newest else set(world.layout.masters)
-        seats = {s.node_id for s in newest.roster if not s.witness} if newest else expected
+        seats = {s.node_id for s in newest.roster if s.may_be_member} if newest else expected
+        for seat in newest.roster if newest else ():
+            if seat.follower:
+                self._check_follower(world.nodes[seat.node_id])
         for name in seats:
             node = world.nodes[name]
             assert node.master is not None
@@ -418,6 +423,18 @@ class Checks:
         for (name, ticket), incarnation in self._unstamped.items():
             if world.nodes[name].disk.incarnation == incarnation and name in seats:
                 violated(f"I8: {name} accepted {ticket}, and never stamped it")
+
+    def _check_follower(self, node: SimulatedNode) -> None:
+        """P38: a follower is at the end, too, and nobody took it for a member."""
+        assert node.master is not None
+        self._world.marks.hit("follower at the end")
+        if node.master.phase is not Phase.FOLLOWING or len(node.disk.queue) != len(self.log):
+            violated(
+                f"P38: {node.name} is {node.master.phase} in epoch {node.master.view.epoch} and "
+                f"has {len(node.disk.queue)} of {len(self.log)} runs"
+            )
+        self._check_outcome(self._outcomes.check_known(node.name, node.master))
+        self._check_tables(node)
 
     def _is_lost(self, newest: View) -> bool:
         """Return whether the one member of the newest epoch had to come back without its memory.

@@ -12,10 +12,10 @@ from tests.verification.simulation.operator import Operator
 from tests.verification.simulation.world import World
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.messages.actions import PERSISTS, Action, PersistOwnRun
 from sparktxlog.protocol.messages.events import StoodAside
 from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.protocol.messages.view import Phase, Seat, View
 
 _SECOND = 1_000_000
@@ -99,6 +99,7 @@ class Faults:
             (self._stale, 4),
             (self._lie, 8),
             (self._crash_writing, 20),
+            *(((self._turn_follower, 9),) if world.layout.followers else ()),
         )
         other = world.layout.faults
         self._kinds = tuple((kind, other.get(kind.__name__, weight)) for kind, weight in kinds)
@@ -256,7 +257,9 @@ class Faults:
         lost = world.random.sample(list(world.nodes.values()), 2)
         names: set[str] = {node.name for node in lost}
         view = self._operator.views()[0]
-        left = [world.nodes[s.node_id] for s in view.roster if s.node_id not in names]
+        left = [
+            world.nodes[s.node_id] for s in view.roster if s.node_id not in names and not s.follower
+        ]
         if not self._operator.may_lose_all(names):
             return
         if self._operator.can_decide(names):
@@ -540,6 +543,22 @@ class Faults:
         else:
             self._operator.ask(node, self._another(view))
 
+    def _turn_follower(self) -> None:
+        """An operator makes a follower a member, or a member that was one a follower (P38)."""
+        world = self._world
+        members = [node for node in world.nodes.values() if node.member]
+        if not members:
+            return
+        node, name = world.random.choice(members), world.random.choice([*world.layout.followers])
+        assert node.master is not None
+        view = node.master.view
+        seat = view.seat(name)
+        if seat is None or not (seat.follower or self._operator.may_lose(world.nodes[name])):
+            return
+        world.marks.hit("follower promoted" if seat.follower else "member made a follower")
+        turned = replace(seat, follower=not seat.follower, weight=int(seat.follower))
+        self._operator.ask(node, tuple(turned if s is seat else s for s in view.roster))
+
     def _rivals(self) -> None:
         """Several members want another change at one moment, on a bad network."""
         world = self._world
@@ -576,6 +595,6 @@ class Faults:
         elif choice < 0.8:
             random.shuffle(roster)
         else:
-            at = random.randrange(len(roster))
+            at = random.randrange(len(roster) - len(self._world.layout.followers))
             roster[at] = replace(roster[at], weight=random.choice((1, 1, 2)))
         return tuple(roster)

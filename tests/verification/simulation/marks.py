@@ -64,6 +64,7 @@ EXPECTED = (
     "overdue run whole",
     "rotten post", "rotten promise", "rotten standing",
     "two disks lost", "two disks lost, the survivor forced",
+    "phase FOLLOWING", "follower at the end", "follower promoted", "member made a follower",
     "older disk", "older disk told", "copied disk", "original disk back", "wrong disks",
     *(
         crash_mark(kind, kept=kept)

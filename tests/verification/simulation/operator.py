@@ -13,9 +13,9 @@ from tests.verification.simulation.node import FOUNDED_US, SimulatedNode
 from tests.verification.simulation.world import World
 
 from sparktxlog.model.transactions.operation import RunFacts
-from sparktxlog.protocol.master import first_view
 from sparktxlog.protocol.messages.events import ChangeRequested, ForceRequested
 from sparktxlog.protocol.messages.posts import RunHeader
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.protocol.messages.view import Phase, Seat, View, Voided
 
 _SECOND = 1_000_000
@@ -183,7 +183,8 @@ class Operator:
                 continue
             if other is node or self._is_far(other):
                 continue
-            if view.elects(seat.node_id for seat in view.roster if seat.node_id != node.name):
+            gone = {node.name, *self._world.rot.lied}
+            if view.elects(seat.node_id for seat in view.roster if seat.node_id not in gone):
                 return
             seats = [replace(s, weight=0) if s.node_id == node.name else s for s in view.roster]
             if any(seat.weight for seat in seats):

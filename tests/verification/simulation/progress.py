@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from tests.verification.model.invariants import violated
 from tests.verification.simulation.network import Weather
 
-from sparktxlog.protocol.master import first_view
-from sparktxlog.protocol.messages.recovery import MasterConfig
+from sparktxlog.protocol.messages.recovery import MasterConfig, first_view
 from sparktxlog.protocol.messages.view import View
 
 if TYPE_CHECKING:

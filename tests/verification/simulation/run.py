@@ -22,6 +22,8 @@ from sparktxlog.protocol.messages.events import StoodAside
 HOUR_US = 3_600 * 1_000_000
 #: So many rounds of all layouts have one in which the nodes are upgraded one by one.
 _UPGRADED_EVERY = 8
+#: So many have one in which two nodes follow, one of them the other one.
+_FOLLOWED_EVERY = 8
 #: Time to heal in the end: return of evicted nodes included.
 _HEAL_US = 180 * 1_000_000
 #: Time for what is submitted in the very end.
@@ -41,7 +43,10 @@ LAYOUTS = (
 def layout_of(seed: int) -> Layout:
     """Return the cluster that a seed simulates."""
     layout = LAYOUTS[seed % len(LAYOUTS)]
-    upgraded = seed // len(LAYOUTS) % _UPGRADED_EVERY == _UPGRADED_EVERY - 1
+    round_ = seed // len(LAYOUTS)
+    if round_ % _FOLLOWED_EVERY == _FOLLOWED_EVERY // 2 and not layout.forced:
+        return replace(layout, followers={"f": (), "g": ("f",)})
+    upgraded = round_ % _UPGRADED_EVERY == _UPGRADED_EVERY - 1
     return replace(layout, upgraded=True) if upgraded else layout
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tests.verification.model.invariants import violated
 
 from sparktxlog.model.transactions.operation import Touch
-from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import (
     PersistOwnRun,
     PersistQueue,
@@ -21,6 +21,7 @@ from sparktxlog.protocol.messages.actions import (
 )
 from sparktxlog.protocol.messages.events import SynchroTimeoutSet
 from sparktxlog.protocol.messages.posts import QueueEntry, RunHeader
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.protocol.messages.view import View
 
 if TYPE_CHECKING:

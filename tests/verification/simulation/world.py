@@ -77,6 +77,8 @@ class Layout:
     quorum_rule: str = "default"
     #: Nodes that may be added at run time.
     spares: tuple[str, ...] = ()
+    #: Follower → nodes that it follows, empty = the members (P38).
+    followers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: True: an operator forces the survivor of two equal masters to go on alone (P23).
     forced: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
@@ -165,10 +167,13 @@ class World:
         roster = tuple(
             Seat(node_id=NodeId(name), weight=weight) for name, weight in layout.masters.items()
         ) + tuple(Seat(node_id=NodeId(name), witness=True) for name in layout.witnesses)
+        roster += tuple(
+            Seat(node_id=NodeId(name), weight=0, follower=True) for name in layout.followers
+        )
         members = tuple(NodeId(name) for name in layout.masters)
         small = self.seed % _SMALL_EVERY >= _SMALL_EVERY * 3 // 4
         nodes = {}
-        for name in (*layout.masters, *layout.witnesses, *layout.spares):
+        for name in (*layout.masters, *layout.witnesses, *layout.spares, *layout.followers):
             config = MasterConfig(
                 node_id=NodeId(name),
                 members=members,
@@ -176,6 +181,7 @@ class World:
                 quorum_rule=layout.quorum_rule,
                 roster=roster,
                 log_id="simulated",
+                follow=tuple(map(NodeId, layout.followers.get(name, ()))),
                 **{
                     "id_window": 256,
                     "id_window_us": 120_000_000,
@@ -344,7 +350,9 @@ class World:
         if known is not None and not empty and free:
             known = disk.instance
         if empty and not reader.disk.is_empty and disk.incarnation == 1 and known != disk.instance:
-            if known is None and master.phase is Phase.JOINING:
+            ignorant = master.phase is Phase.JOINING
+            ignorant |= master.phase is Phase.FOLLOWING and not master.view.follows(sender.name)
+            if known is None and ignorant:
                 return False  # it has this log from others, and does not know their disks
             self.marks.hit("empty disk told")
             self.join_anew(sender, master.view)

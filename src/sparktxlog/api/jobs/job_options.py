@@ -169,6 +169,21 @@ _TAKE_LAKE = JobOption(
     flag="--take-lake",
     help="The lake was another site's, and was moved or copied to this one on purpose.",
 )
+_NAME = JobOption(
+    flag="--name",
+    kind=str,
+    metavar="NAME",
+    help="Name of the replica, if the site has several; it needs its own --lake.  Default: the "
+    "lake's, else main.",
+)
+_TABLES = JobOption(
+    flag="--tables",
+    kind=str,
+    repeated=True,
+    metavar="PATTERN",
+    help="Row tables that the replica holds, such as 'bronze.*'; may be repeated, and is "
+    "remembered.  Default: the lake's, else all.",
+)
 _WORK_DIR = JobOption(
     flag="--work-dir",
     kind=str,
@@ -235,6 +250,8 @@ _COMMIT = (
 )  # fmt: skip
 _APPLY = (
     LAKE,
+    _NAME,
+    _TABLES,
     _WORK_DIR,
     _TAKE_LAKE,
     MASTER,
@@ -252,14 +269,16 @@ _APPLY = (
 )  # fmt: skip
 _CATCH_UP = (
     LAKE,
+    _NAME,
+    _TABLES,
     _WORK_DIR,
     _TAKE_LAKE,
     MASTER,
     STORES,
     JobOption(flag="--force", kind=str, choices=("copy", "replay"),
               help="Copy or replay, instead of the node's plan."),
-    JobOption(flag="--donor", kind=str, default="", metavar="SITE",
-              help="With --force copy: copy from this site, whose replica is right."),
+    JobOption(flag="--donor", kind=str, default="", metavar="SITE[/NAME]",
+              help="With --force copy: copy from this replica, which is right."),
     _NO_VERIFY,
     _HISTORY,
     _TIMEOUT,

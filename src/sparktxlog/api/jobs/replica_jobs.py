@@ -169,6 +169,8 @@ def _applier(
                 copies=copies,
                 replays_anyway=replays_anyway,
                 takes_lake=getattr(context.arguments, "take_lake", False),
+                name=getattr(context.arguments, "name", None),
+                tables=getattr(context.arguments, "tables", None) or (),
                 open_fetcher=open_fetcher,
             )
 

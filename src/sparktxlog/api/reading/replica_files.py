@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sparktxlog.api.reading.replica_snapshot import reached_answer
 from sparktxlog.api.schema import arrow_schema_of
 from sparktxlog.api.staging.staged_append import timeout_of
 from sparktxlog.api.streams.table_changes import partition_value
@@ -73,19 +74,31 @@ def open_table(link: Nodes, name: str, options: Mapping[str, str]) -> TableVersi
     Args:
         link: The nodes; with option `after` the position that must be applied.
         name: Of the table.
-        options: Those of the data source.
+        options: Those of the data source; `replica` names a replica of the site, default: the most
+            current one that holds the table, and whose files this process sees.
 
     Raises:
         UnknownTableError: The log has no such table (definite).
+        NotFoundError: The site has no such replica (definite).
         NotAppliedError: No worker has applied it here (definite).
         MissingDependencyError: It lies in a bucket, and what reaches that is not installed
             (definite).
         StorageError: As `Store`.
     """
     definition = link.table(table_name(name))
-    answer = link.get(
-        "/v1/snapshot", at_least=link.position, timeout_s=timeout_of(options), waits=True
-    )
+
+    def of(replica: str | None) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = link.get(
+            "/v1/snapshot",
+            at_least=link.position,
+            replica=replica,
+            table=definition.name,
+            timeout_s=timeout_of(options),
+            waits=True,
+        )
+        return found
+
+    answer = reached_answer(of, options.get("replica") or None, definition.name)
     found = answer["tables"].get(definition.name)
     if found is None:
         raise NotAppliedError(

@@ -1,4 +1,4 @@
-"""All tables of a site's replica at one position, and the error when that is not applied yet."""
+"""All tables of a replica of the site at one position, and the error when it is not applied yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All tables of this site's replica at the versions of one position."""
+    """All tables of a replica of this site at the versions of one position."""
 
     #: The last transaction that is visible; 0 = nothing was applied yet.
     position: int
@@ -26,6 +26,8 @@ class Snapshot:
     versions: Mapping[str, int] = field(default_factory=dict)
     #: Table → signature as text.
     signatures: Mapping[str, str] = field(default_factory=dict)
+    #: Name of the replica; empty = nothing was applied yet.
+    replica: str = ""
     #: Table → why it stands still; it is not what the log says at the position.
     diverged: Mapping[str, str] = field(default_factory=dict)
     _uris: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -53,6 +55,7 @@ class Snapshot:
         return cls(
             position=int(answer["position"]),
             chain_hash=str(answer["chain_hash"]),
+            replica=str(answer.get("replica") or ""),
             versions={name: int(table["version"]) for name, table in tables.items()},
             signatures={name: str(table["signature"]) for name, table in tables.items()},
             diverged={n: t["diverged"] for n, t in tables.items() if t.get("diverged")},
@@ -97,3 +100,32 @@ class Snapshot:
             InvalidNameError: No table can have this name (definite).
         """
         return find_table(text, self._uris) or table_name(text)
+
+
+def reached_answer(
+    ask: Callable[[str | None], Mapping[str, Any]], replica: str | None, table: str = ""
+) -> Mapping[str, Any]:
+    """Return what `GET /v1/snapshot` answers for a replica whose files are here.
+
+    Args:
+        ask: Asks for a replica by its name, None = the most current one.
+        replica: None = the most current one whose files this process sees.
+        table: Which files are looked for; empty = those of any table.
+
+    Raises:
+        TxLogError: As `ask`.
+    """
+    first = answer = ask(replica)
+    for other in (None,) if replica else (*(first.get("others") or ()), None):
+        if other is None or _is_here(answer, table):
+            break
+        answer = ask(other)
+    # If none is here, the error of its reader names the first one's files.
+    return answer if answer is first or _is_here(answer, table) else first
+
+
+def _is_here(answer: Mapping[str, Any], table: str) -> bool:
+    """Return whether a directory of a snapshot is there; a bucket is reached by its reader."""
+    tables: Mapping[str, Any] = answer["tables"]
+    found = tables.get(table) or next(iter(tables.values()), None)
+    return found is None or not str(found["uri"]).startswith("/") or Path(found["uri"]).exists()

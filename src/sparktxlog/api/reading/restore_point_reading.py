@@ -32,6 +32,8 @@ def snapshot_at(get: Callable[..., Any], snapshot: Callable[[int], Snapshot], at
     try:
         found = snapshot(point.position)
     except NotFoundError as error:
+        if "replica" in error.fields:  # it is the replica that is not there
+            raise
         raise ExpiredError(
             f"this site has no versions of its tables for restore point {at!r}, position "
             f"{point.position:,}: they were copied from another site since",

@@ -10,17 +10,14 @@ uploaded; the node removes other files with those that no transaction names.
 
 from __future__ import annotations
 
-import tempfile
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -28,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparktxlog.api.schema import struct_of
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.api.staging.parquet_parts import FileStage, attempt_name
+from sparktxlog.api.staging.uploaded_rows import upload_rows
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import PayloadStoreError, TxLogError, first_lines
 from sparktxlog.http.link import Http
@@ -36,10 +33,6 @@ from sparktxlog.http.upload_link import UploadLink
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 
-#: Bytes of a file after which it is closed and sent, and of all files of a task that are open.
-_FILE_BYTES, _OPEN_BYTES = 128 << 20, 256 << 20
-#: Files that a task sends at once; no others are closed and not sent.
-_AT_ONCE = 2
 #: What a task says of each file.
 _DESCRIPTION = pa.schema(
     {
@@ -141,41 +134,17 @@ class UploadTarget:
             SchemaMismatchError, InvalidRowsError: They do not fit the table (definite).
             TxLogError: As `UploadLink.upload`.
         """
-        with (
-            tempfile.TemporaryDirectory(prefix="txlog-") as spool,
-            closing(UploadLink(self.url, token=self.token, ca_file=self.ca_file)) as link,
-            ThreadPoolExecutor(_AT_ONCE, "upload") as threads,
-        ):
-            root, sent = Path(spool), list[StagedFile]()
-            (root / folder).mkdir(parents=True)
-            sending: deque[Future[None]] = deque()
+        with closing(UploadLink(self.url, token=self.token, ca_file=self.ca_file)) as link:
+            return upload_rows(
+                link, batches, folder, definition, kind, name=attempt_name(), checks=checks
+            )
 
-            def send(file: StagedFile) -> None:
-                link.upload(root / file.path, file, definition.name)
-                (root / file.path).unlink()
 
-            def begin(files: Iterable[StagedFile]) -> None:
-                for file in files:
-                    if len(sending) == _AT_ONCE:
-                        sending.popleft().result()
-                    sending.append(threads.submit(send, file))
-                    sent.append(file)
-
-            limits = (_FILE_BYTES, _OPEN_BYTES)
-            name = attempt_name()
-            stage = FileStage(root, folder, name, definition, kind, checks=checks, limits=limits)
-            try:
-                for batch in batches:
-                    stage.write(batch)
-                    begin(stage.take_closed())
-                begin(stage.close())
-                for one in sending:
-                    one.result()
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                stage.discard()
-                raise
-        return sent
+def attempt_name() -> str:
+    """Return how the names of this attempt's files begin; no other attempt has the same start."""
+    context = TaskContext.get()
+    assert context is not None
+    return f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
 
 
 def _key_columns(definition: TableDefinition) -> list[Column]:

@@ -12,7 +12,6 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import TaskContext
 
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.codec.parquet_columns import exact_columns
@@ -191,13 +190,6 @@ def file_partitions(definition: TableDefinition, kind: OperationKind) -> tuple[s
     if kind is OperationKind.DELETE_KEYS or len(definition.partition_by) == len(definition.columns):
         return ()
     return tuple(definition.in_files(definition.partition_by))
-
-
-def attempt_name() -> str:
-    """Return how the names of this attempt's files begin; no other attempt has the same start."""
-    context = TaskContext.get()
-    assert context is not None
-    return f"part-{context.partitionId():05d}-{context.taskAttemptId()}"
 
 
 def list_files(root: Path, target: Path) -> tuple[StagedFile, ...]:

@@ -20,8 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from sparktxlog.api.nodes import Nodes, submit_prepared
-from sparktxlog.api.staging.executor_uploads import UploadTarget
-from sparktxlog.api.staging.parquet_parts import FileStage, attempt_name, rows_in_order
+from sparktxlog.api.staging.executor_uploads import UploadTarget, attempt_name
+from sparktxlog.api.staging.parquet_parts import FileStage, rows_in_order
 from sparktxlog.api.staging.shared_store import check_directory, check_staging
 from sparktxlog.codec.submits.content_digests import RowsContent
 from sparktxlog.codec.submits.requests import parse_level

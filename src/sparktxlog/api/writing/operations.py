@@ -43,6 +43,7 @@ RowsT = TypeVar("RowsT")
 ColumnsT = TypeVar("ColumnsT")
 ReceiptT = TypeVar("ReceiptT")
 _Made = TypeVar("_Made")
+_Known = TypeVar("_Known", bound="TableDefinition | Sequence[TableDefinition]")
 
 #: What a transaction promises about its reads; None: it records none, and the last write in the
 #: order wins.
@@ -84,14 +85,12 @@ def _check_choice(field: str, value: object, allowed: str, without: str) -> None
 
 
 def made_for_newest(
-    known: TableDefinition,
-    ask: Callable[[], TableDefinition],
-    use: Callable[[TableDefinition], _Made],
+    known: _Known, ask: Callable[[], _Known], use: Callable[[_Known], _Made]
 ) -> _Made:
     """Return what is made for a table's definition: for the newest one if the kept one is old.
 
     Args:
-        known: The kept definition.
+        known: The kept definition, or those of several tables.
         ask: Returns the node's.
         use: Makes it.
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from sparktxlog.api.jobs.job_options import require_spark
 from sparktxlog.cli.common_options import (
@@ -29,9 +27,10 @@ from sparktxlog.cli.common_options import (
     end,
     local_place,
     local_spark,
+    short_for,
 )
 from sparktxlog.cli.dry_runs import DryRun, print_plan
-from sparktxlog.cli.printing import Columns, print_json, print_table, show
+from sparktxlog.cli.printing import Columns, print_json, print_table, progress_bar, show
 from sparktxlog.errors import ExpiredError, NotOfferedError, TxLogError
 from sparktxlog.model.shown import time_text
 
@@ -42,17 +41,8 @@ if TYPE_CHECKING:
     from sparktxlog.worker.replica.state import ReplicaTable
 
 
-class _DirectoryFirst(TyperGroup):
-    """`backup DIR` is short for `backup create DIR`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            args = ["create", *args]
-        return super().parse_args(ctx, args)
-
-
 backup_app = typer.Typer(
-    cls=_DirectoryFirst,
+    cls=short_for("create"),
     no_args_is_help=True,
     help="Back up a site's replica: `backup DIR` stores an image; see also list and verify.",
 )
@@ -102,9 +92,9 @@ def create(
     from sparktxlog.worker.backup.imaging import back_up_replica, image_name
 
     images, source = images_at(directory), _source(lake, config, url)
-    check_apart(images, source.urls)
+    check_apart(images.url, source.urls)
     begun = time.monotonic()
-    with _bar("backing up") as tell:
+    with progress_bar("backing up") as tell:
         done = back_up_replica(
             source.lake,
             images,
@@ -180,7 +170,7 @@ def verify_image(
         require_spark()
         root = store.root
     image = choose_image(store, name, None)
-    with _bar("verifying") as tell:
+    with progress_bar("verifying") as tell:
         damaged = damaged_files(store, image, tell=tell)
     counted = recount and not damaged
     wrong = _recount(root / image.name, tables_of(image)) if counted else {}
@@ -194,7 +184,7 @@ def verify_image(
         typer.echo(
             f"Image {image.name}: all {image.files:,} files have their digests; signatures: {said}."
         )
-        _print_wrong(wrong)
+        print_wrong(wrong)
     if damaged:
         end(ExitCode.ERROR)
     end(ExitCode.DIVERGED if wrong else ExitCode.IN_SYNC)
@@ -248,8 +238,8 @@ def restore(
     from sparktxlog.worker.backup.image_places import images_at
     from sparktxlog.worker.backup.restoring import choose_image
 
-    store, place = images_at(directory), _place(lake)
-    tables = None if commit_tables is None else _place(commit_tables)
+    store, place = images_at(directory), place_of_lake(lake)
+    tables = None if commit_tables is None else place_of_lake(commit_tables)
     if at is not None and at_most is not None:
         raise typer.BadParameter("--at and --at-most exclude each other")
     image = (
@@ -285,7 +275,7 @@ def _write_image(
     # First: else commit tables are there, and the answer says that nothing was done.
     check_room(lake, force_clean=force_clean)
     restored = _restore_commit_tables(store, image, commit_tables)
-    with _bar("restoring") as tell:
+    with progress_bar("restoring") as tell:
         state = restore_replica(store, image, lake, force_clean=force_clean, tell=tell)
     restored_s = round(time.monotonic() - begun, 3)
     wrong = _recount(lake) if verify else {}
@@ -315,7 +305,7 @@ def _tell_restored(image: Image, done: dict[str, Any], at: str | None, wrong: Wr
     )
     if at is not None:
         typer.echo(f"`sparktxlog apply --at {at}` brings it to the restore point.")
-    _print_wrong(wrong)
+    print_wrong(wrong)
 
 
 def _image_for_point(store: ImageStore, name: str | None, at: str, api: NodeApi) -> Image:
@@ -423,7 +413,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
     """
     from sparktxlog.worker.backup.commit_table_images import commit_tables_below
 
-    lake = None if given is None else _place(given)
+    lake = None if given is None else place_of_lake(given)
     if config is not None:
         from sparktxlog.config import load_config
 
@@ -443,7 +433,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
             raise
         info = {}
     root = info.get("lake_url") or info.get("lake_root")
-    if lake is not None and (root is None or _place(root) != lake):
+    if lake is not None and (root is None or place_of_lake(root) != lake):
         typer.echo(
             f"No node at {url} serves {lake}, so commit tables are left out.  Add --config or "
             "--url.",
@@ -457,14 +447,14 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
         if table["version"] is not None
     }
     return _Source(
-        lake=_place(root),
+        lake=place_of_lake(root),
         site=str(info["node_id"]),
         commit_tables=commit_tables_below(url_of_tables or Path(info["commit_table_dir"]), shown),
         urls=_urls_of(info),
     )
 
 
-def _place(lake: str) -> str | Path:
+def place_of_lake(lake: str) -> str | Path:
     """Return a lake as it is named everywhere: a URL, or an absolute path."""
     from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 
@@ -476,7 +466,8 @@ def _counted(done: bool, wrong: Wrong) -> dict[str, Any]:
     return {"signatures": said, "differing": wrong}
 
 
-def _print_wrong(wrong: Wrong) -> None:
+def print_wrong(wrong: Wrong) -> None:
+    """Print the tables that differ."""
     for table, (recorded, counted) in wrong.items():
         typer.echo(f"table {table}: recorded {recorded}, counted {counted}")
 
@@ -500,7 +491,7 @@ def rehearse_image(
         begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="sparktxlog-restored-") as room:
             lake = Path(room) / "lake"
-            with _bar("writing") as tell:
+            with progress_bar("writing") as tell:
                 restore_replica(store, image, lake, tell=tell)
             wrong = _recount(lake) if counts else {}
         return time.monotonic() - begun, wrong
@@ -535,29 +526,3 @@ def _summary(image: Image) -> dict[str, Any]:
             for uuid, table in sorted(image.commit_tables.items())
         },
     }
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress on stderr if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    bars = Bars(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=40),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
-    with bars:
-        task = bars.add_task(what, total=None)
-
-        def tell(done: int, total: int) -> None:
-            bars.update(task, total=total, completed=done)
-
-        yield tell

@@ -38,6 +38,7 @@ class PlaceRole(StrEnum):
 
     MASTER = "master"
     WITNESS = "witness"
+    FOLLOWER = "follower"
 
 
 #: The node answers within 60 s; it reports a longer decision as unknown.
@@ -67,13 +68,25 @@ def peer_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def peer_add(
     node: Node,
     address: Annotated[str, typer.Argument(help="Its master-url; further addresses after commas.")],
-    weight: Annotated[int, typer.Option(min=0, max=1000, help="Its votes.")] = 1,
+    weight: Annotated[
+        int | None, typer.Option(min=0, max=1000, help="Its votes; default: 1, of a follower 0.")
+    ] = None,
     witness: Annotated[bool, typer.Option("--witness", help="It only votes.")] = False,
+    follower: Annotated[
+        bool, typer.Option("--follower", help="It follows without a vote; nobody waits for it.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a node to the cluster.  Start it with the others as its peers, and it joins."""
-    body = {"id": node, "url": address, "weight": weight, "witness": witness}
+    """Add a node to the cluster.  Start it with the others as its peers, and it joins.
+
+    A follower never becomes a member by itself: `sparktxlog peer set D --role master` makes it one.
+    """
+    body: dict[str, Any] = {"id": node, "url": address, "witness": witness}
+    if follower:
+        body["follower"] = True
+    if weight is not None:
+        body["weight"] = weight
     _send(url, as_json, "POST", "/v1/peers", body)
 
 
@@ -110,6 +123,7 @@ def peer_replace(
         body["weight"] = weight
     if role is not None:
         body["witness"] = role is PlaceRole.WITNESS
+        body["follower"] = role is PlaceRole.FOLLOWER
     _send(url, as_json, "POST", _path(old, "/replace"), body)
 
 
@@ -120,14 +134,29 @@ def peer_set(
     weight: Annotated[
         int | None, typer.Option(min=0, max=1000, help="Its new number of votes.")
     ] = None,
+    role: Annotated[
+        PlaceRole | None,
+        typer.Option(help="master: a follower becomes a member; follower: and back."),
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change a node's address or votes."""
-    body = {"url": address, "weight": weight}
+    """Change a node's address, votes or role.
+
+    A follower that becomes a member gets one vote, and is admitted once it is at the end of the
+    queue; a member that becomes a follower loses its votes.  `--weight` says otherwise.
+    """
+    if role is PlaceRole.WITNESS:
+        raise InvalidRequestError(
+            f"{node} cannot become a witness, which keeps no data",
+            hint="Remove it, and add a witness with another data directory.",
+            field="role",
+        )
+    follower = None if role is None else role is PlaceRole.FOLLOWER
+    body = {"url": address, "weight": weight, "follower": follower}
     given = {name: value for name, value in body.items() if value is not None}
     if not given:
-        raise InvalidRequestError("nothing to change", hint="Add --address or --weight.")
+        raise InvalidRequestError("nothing to change", hint="Add --address, --weight or --role.")
     _send(url, as_json, "PATCH", _path(node), given)
 
 
@@ -213,14 +242,14 @@ def _print(found: Mapping[str, Any], as_json: bool) -> None:
     print_rows(
         f"{found['log_id']}, epoch {found['epoch']}: this node is {found['phase']}"
         + (f", the quorum is {found['quorum_rule']}" if found.get("quorum_rule") else ""),
-        ("node", "address", "votes", "member", "witness", "incarnation", "on duty", "missed"),
+        ("node", "address", "votes", "member", "role", "incarnation", "on duty", "missed"),
         [
             [
                 seat["id"],
                 seat["url"],
                 seat["weight"],
                 seat["member"],
-                seat["witness"],
+                "witness" if seat["witness"] else "follower" if seat["follower"] else "master",
                 seat["incarnation"],
                 seat["id"] == found["duty"],
                 seat["id"] in found["suspects"],

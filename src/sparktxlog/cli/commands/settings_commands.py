@@ -34,7 +34,10 @@ def settings(context: typer.Context, url: Url = DEFAULT_URL, as_json: AsJson = F
 
 @settings_app.command("show", epilog="Example: sparktxlog settings show --all --json")
 def settings_show(url: Url = DEFAULT_URL, every: All = False, as_json: AsJson = False) -> None:
-    """Show the settings that can be changed at run time, their values and origins."""
+    """Show the settings that can be changed at run time: values in force, since when, configured.
+
+    `configured` is shown where a value was set at run time: what `unset` returns to.
+    """
     if every:
         answers = ask_all(url, lambda api: api.get(_PATH), NodeApi)
         keys = next((list(one.answer) for one in answers if one.error is None), [])
@@ -84,11 +87,21 @@ def _cell(key: str) -> Callable[[Any], str]:
     return lambda row: json.dumps(row[key]["value"])
 
 
+def _configured(found: Mapping[str, Any]) -> str:
+    """Return what is configured, if something else is in force; and where."""
+    if found["since"] is None:
+        return ""
+    same = " (the same)" if found["configured"] == found["value"] else ""
+    return f"{json.dumps(found['configured'])}{same}, {found['configured_by']}"
+
+
 def _print_settings(found: Mapping[str, Any], as_json: bool) -> None:
     columns: Columns = {
         "key": lambda item: item[0],
         "value": lambda item: json.dumps(item[1]["value"]),
         "origin": lambda item: item[1]["origin"],
+        "since (UTC)": lambda item: time_text(item[1]["since"]),
+        "configured": lambda item: _configured(item[1]),
     }
     show(found, as_json, "settings at run time", columns, found.items())
 

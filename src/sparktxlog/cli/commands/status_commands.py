@@ -35,6 +35,7 @@ from sparktxlog.model.status_words import (
     awaited_text,
     batch_text,
     last_transfer_text,
+    tables_text,
     verdict_text,
 )
 
@@ -217,6 +218,8 @@ _PEERS: Columns = {
 _REPLICAS: Columns = {
     "worker": "worker_id",
     "site": "node_id",
+    "name": "name",
+    "tables": tables_text,
     "position": "position",
     "behind": "behind",
     "state": "state",
@@ -257,10 +260,40 @@ def peers(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     end(_code_of(judge_order(found)) if linked else ExitCode.LAGGING)
 
 
-@app.command(epilog="Example: sparktxlog workers --json")
-def workers(url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False) -> None:
-    """Show the replicas of all sites: position, verdict, age of the last report."""
+workers_app = typer.Typer(
+    help="Show the replicas of all sites: position, verdict, age of the last report.",
+    epilog="Example: sparktxlog workers --json",
+)
+app.add_typer(workers_app, name="workers")
 
+
+@workers_app.callback(invoke_without_command=True)
+def workers(
+    context: typer.Context, url: Url = DEFAULT_URL, watch: Watch = None, as_json: AsJson = False
+) -> None:
+    """Show the replicas of all sites: position, verdict, age of the last report."""
+    if context.invoked_subcommand is None:
+        _show_workers(url, watch, as_json)
+
+
+@workers_app.command("forget", epilog="Example: sparktxlog workers forget reports")
+def workers_forget(
+    name: Annotated[str, typer.Argument(help="Name of the replica at the node's site.")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a replica of the node's site whose worker has ended: it holds the log no longer.
+
+    Its lake stays.  If its worker starts again, it is a replica of the site again.
+    """
+    NodeApi(url).send("DELETE", f"/v1/replicas/{quote(name, safe='')}", {})
+    if as_json:
+        print_json({"forgotten": name})
+    else:
+        say(f"replica {name} is forgotten; its lake stays as it is")
+
+
+def _show_workers(url: str, watch: float | None, as_json: bool) -> None:
     def once() -> ExitCode:
         found = _status_of(url, as_json)
         show(replica_lines(found), as_json, "replicas", _REPLICAS)

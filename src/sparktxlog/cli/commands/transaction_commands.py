@@ -34,6 +34,13 @@ UNDECIDED: Columns = {
     "missing": "missing",
     "valid until (UTC)": lambda one: time_text(one["valid_until"]),
 }
+#: A transaction over several requests.
+OPEN: Columns = {
+    "transaction_id": "transaction_id",
+    "operations": "operations",
+    "bytes": "size_bytes",
+    "lease (s)": "lease",
+}
 _EXAMPLE = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
 
@@ -57,6 +64,12 @@ def tx_show(transaction_id: TransactionId, url: Url = DEFAULT_URL, as_json: AsJs
 def tx_prepared(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Show prepared transactions that are undecided, and which participants are missing."""
     show(NodeApi(url).get("/v1/prepared"), as_json, "undecided transactions", UNDECIDED)
+
+
+@tx_app.command("open", epilog="Example: sparktxlog tx open --json")
+def tx_open(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show transactions that clients hold open at this node; an operator sees those of all."""
+    show(NodeApi(url).get("/v1/open-transactions"), as_json, "open transactions", OPEN)
 
 
 @tx_app.command("mark", epilog=f"Example: sparktxlog tx mark {_EXAMPLE} billing --no")

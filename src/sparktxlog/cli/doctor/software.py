@@ -24,13 +24,12 @@ from sparktxlog.api.spark_jars import (
     lost_jars,
     stores_of,
 )
+from sparktxlog.api.tested_releases import TESTED, python_release, untested
 from sparktxlog.cli.doctor.findings import Finding, good, problem, warning
 from sparktxlog.errors import InvalidRequestError
 
-_PYTHON = (3, 11)
+_PYTHON = TESTED["Python"][0]
 _JAVA = 17
-#: Releases of Spark for which Delta has JARs that the tests use.
-_SPARK = ((4, 1), (4, 2))
 _TIMEOUT_S = 30.0
 
 
@@ -67,6 +66,8 @@ def check_python() -> Finding:
                 + (f"Python {'.'.join(said.split())}" if said[:1].isdigit() else f"none: {said}"),
                 f"Unset PYSPARK_PYTHON, or set it to {sys.executable}.",
             )
+    if line := untested([python_release()]):
+        return warning("python", line, "Use a Python that was tested, or try yours first.")
     return good("python", f"Python {shown}, {sys.executable}")
 
 
@@ -81,7 +82,7 @@ def check_packages() -> Iterator[Finding]:
             yield good("spark", f"{name} {found}")
         else:
             text, fix = f"{name} {found}, {wanted} is wanted", f"Run: pip install '{name}{wanted}'."
-            unknown = name == "pyspark" and _numbers(found)[:2] not in _SPARK
+            unknown = name == "pyspark" and untested([("Spark", found)])
             yield (problem if unknown else warning)("spark", text, fix)
 
 
@@ -163,6 +164,7 @@ def meets(found: str, wanted: str) -> bool:
         one = have[: len(limit)]
         if not {
             "==": one == limit,
+            "<=": one <= limit,
             ">=": have >= limit,
             "<": have < limit,
         }[part.rstrip("0123456789. ")]:

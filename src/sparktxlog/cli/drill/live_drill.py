@@ -28,10 +28,11 @@ def run_live(url: str) -> DrillReport:
     """
     begun = monotonic()
     answers, asked = ask_all(url, _ask_node, NodeApi), NodeApi(url).get("/v1/epochs")
-    witnesses = {seat["id"] for seat in asked["roster"] if seat["witness"]}
+    # Nobody relies on a follower: its loss loses nothing.
+    others = {seat["id"] for seat in asked["roster"] if seat["witness"] or seat.get("follower")}
     report = DrillReport(
         began_at=time_ns() // 1000,
-        sites=[one.node for one in answers if one.node not in witnesses],
+        sites=[one.node for one in answers if one.node not in others],
         suspect_timeout_s=asked["suspect_timeout"],
         evicts=asked["eviction"] == "auto",
     )
@@ -41,10 +42,10 @@ def run_live(url: str) -> DrillReport:
 
 
 def _ask_node(api: NodeApi) -> dict[str, Any]:
-    """Return what one node knows that a drill needs; a witness knows nothing of what is lost."""
+    """Return what one node knows that a drill needs: only members know what is lost."""
     status = api.get("/v1/status")
-    is_witness = status["phase"] == "WITNESS"
-    return {"status": status, "survival": [] if is_witness else api.get("/v1/views/survival")}
+    knows = status["phase"] not in ("WITNESS", "FOLLOWING")
+    return {"status": status, "survival": api.get("/v1/views/survival") if knows else []}
 
 
 def examine(answers: Sequence[NodeAnswer], report: DrillReport) -> None:
@@ -150,4 +151,25 @@ def rehearse_restore(
         f"{behind:,} transactions behind, which are lost only if all sites are.",
         pause_s={"restore": round(seconds, 2)},
         problems=problems,
+    )
+
+
+def rehearse_feed_end(
+    position: int, feed: Mapping[str, Any], run: Callable[[], tuple[float, Any]]
+) -> Rehearsal:
+    """Return what became of the end of a feed.
+
+    Args:
+        position: End of the queue.
+        feed: `position`, its end; `lag_s`, how late it is; `what` is done.
+        run: Does it; returns seconds, and table → signatures that differ.
+    """
+    seconds, wrong = run()
+    behind = max(0, position - int(feed["position"]))
+    return Rehearsal(
+        name="restore of the feed",
+        what=f"The feed up to position {feed['position']:,} was {feed['what']}; it is {behind:,} "
+        f"transactions behind, which are lost only if all sites are, and {feed['lag_s']:g} s late.",
+        pause_s={"restore": round(seconds, 2)},
+        problems=[f"table {name}: {a} recorded, {b} counted" for name, (a, b) in wrong.items()],
     )

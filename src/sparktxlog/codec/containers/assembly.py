@@ -8,6 +8,7 @@ transactions and of their operations; `TX_COLUMN` and `OP_COLUMN` say to which e
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -234,6 +235,26 @@ def as_ids(random: bytes) -> bytes:
     ids[:, 6] = (ids[:, 6] & 0x0F) | 0x40
     ids[:, 8] = (ids[:, 8] & 0x3F) | 0x80
     return ids.tobytes()
+
+
+class NewIds:
+    """Random transaction ids, made many at a time: a system call for each lets other threads run.
+
+    Used by one thread at a time.
+    """
+
+    _BATCH = 256
+
+    def __init__(self) -> None:
+        self._ids = b""
+        self._at = 0
+
+    def next(self) -> bytes:
+        """Return another id, 16 bytes."""
+        if self._at >= len(self._ids):
+            self._ids, self._at = as_ids(os.urandom(16 * self._BATCH)), 0
+        self._at += 16
+        return self._ids[self._at - 16 : self._at]
 
 
 def uuid_texts(ids: bytes) -> pa.StringArray:

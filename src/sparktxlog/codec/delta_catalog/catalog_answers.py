@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from sparktxlog.codec.delta_catalog.column_types import to_api_type
+from sparktxlog.codec.delta_catalog.listed_columns import ColumnInfo, columns_of
 from sparktxlog.codec.delta_catalog.table_states import (
     REQUIRED_PROPERTIES,
     REQUIRED_READER,
@@ -98,6 +99,45 @@ class CredentialsAnswer(msgspec.Struct, rename="kebab"):
     storage_credentials: Sequence[StorageCredential] = ()
 
 
+class AwsCredentials(msgspec.Struct):
+    """Credentials of S3."""
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+
+
+class AzureSignature(msgspec.Struct):
+    """A signature of Azure."""
+
+    sas_token: str
+
+
+class TemporaryCredentials(msgspec.Struct, omit_defaults=True):
+    """Credentials for a table's storage; none = clients have their own, or share a file system."""
+
+    url: str
+    aws_temp_credentials: AwsCredentials | None = None
+    azure_user_delegation_sas: AzureSignature | None = None
+    #: Milliseconds since 1970 UTC.
+    expiration_time: int | None = None
+
+
+class CatalogInfo(msgspec.Struct):
+    """The log, as a catalog."""
+
+    name: str
+    id: str
+    comment: str
+
+
+class CatalogsAnswer(msgspec.Struct):
+    """All catalogs: the log has one."""
+
+    catalogs: list[CatalogInfo]
+    next_page_token: str | None = None
+
+
 class SchemaAnswer(msgspec.Struct):
     """A schema."""
 
@@ -105,6 +145,7 @@ class SchemaAnswer(msgspec.Struct):
     catalog_name: str
     full_name: str
     schema_id: str
+    comment: str = ""
     properties: dict[str, str] = {}
 
 
@@ -116,18 +157,19 @@ class SchemasAnswer(msgspec.Struct):
 
 
 class CatalogTable(msgspec.Struct):
-    """A table, without its columns."""
+    """A table; one that is not placed at this site has no columns."""
 
     name: str
     catalog_name: str
     schema_name: str
     table_type: str
     data_source_format: str
-    columns: list[Any]
+    columns: list[ColumnInfo]
     storage_location: str
     table_id: str
     created_at: int
     updated_at: int
+    comment: str = ""
     properties: dict[str, str] = {}
 
 
@@ -231,17 +273,47 @@ def listed_table(catalog: str, shown: ShownTable) -> CatalogTable:
         schema_name=schema,
         table_type=shown.table_type,
         data_source_format="DELTA",
-        columns=[],
+        columns=columns_of(shown.placed),
         storage_location=shown.location,
         table_id=shown.uuid,
         created_at=shown.placed.created if shown.placed else 0,
         updated_at=shown.placed.timestamp if shown.placed else 0,
+        comment=(shown.placed.metadata.description if shown.placed else None) or "",
         properties=shown.properties,
     )
 
 
-def schema_answer(catalog: str, schema: str) -> SchemaAnswer:
+def schema_answer(
+    catalog: str, schema: str, comment: str = "", properties: Mapping[str, str] | None = None
+) -> SchemaAnswer:
     """Return a schema; its id is its name."""
     return SchemaAnswer(
-        name=schema, catalog_name=catalog, full_name=f"{catalog}.{schema}", schema_id=schema
+        name=schema,
+        catalog_name=catalog,
+        full_name=f"{catalog}.{schema}",
+        schema_id=schema,
+        comment=comment,
+        properties=dict(properties or {}),
+    )
+
+
+def temporary_credentials(
+    shown: ShownTable, given: Sequence[StorageCredential]
+) -> TemporaryCredentials:
+    """Return credentials as the API for lists says them."""
+    if not given:
+        return TemporaryCredentials(url=shown.location)
+    (one,) = given
+    config, signature = one.config, one.config.get("azure.sas-token")
+    return TemporaryCredentials(
+        url=shown.location,
+        aws_temp_credentials=None
+        if signature is not None
+        else AwsCredentials(
+            access_key_id=config["s3.access-key-id"],
+            secret_access_key=config["s3.secret-access-key"],
+            session_token=config["s3.session-token"],
+        ),
+        azure_user_delegation_sas=None if signature is None else AzureSignature(signature),
+        expiration_time=one.expiration_time_ms,
     )

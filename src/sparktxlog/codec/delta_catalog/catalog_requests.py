@@ -131,6 +131,13 @@ class NewSchemaRequest(msgspec.Struct):
     properties: dict[str, str] | None = None
 
 
+class TemporaryCredentialsRequest(msgspec.Struct):
+    """Asks for credentials of a table by its id, as the API for lists shows it."""
+
+    table_id: str
+    operation: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """A checked update: at most one action of each kind."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import InvalidRequestError
 
 #: Deepest nesting of a type.
@@ -21,6 +22,8 @@ _TYPES = {"elementType": "element-type", "keyType": "key-type", "valueType": "va
 _FLAGS = {"containsNull": "contains-null", "valueContainsNull": "value-contains-null"}
 _TO_API = _TYPES | _FLAGS
 _TO_DELTA = {theirs: ours for ours, theirs in _TO_API.items()}
+#: Plain type of Delta → its name in DDL, where that is another one.
+_DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
 def check_nesting(field: str, value: Any) -> None:
@@ -59,6 +62,18 @@ def to_delta_type(found: Any) -> Any:
         InvalidRequestError: It is no type, or nested too deeply (definite).
     """
     return _renamed(found, _TO_DELTA, _DEEPEST)
+
+
+def to_ddl(kind: Any) -> str:
+    """Return a type of Delta's schema string as DDL, also one that no row table has."""
+    if isinstance(kind, str):
+        return _DDL.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{to_ddl(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{to_ddl(kind['keyType'])},{to_ddl(kind['valueType'])}>"
+    fields = (f"{quoted_name(one['name'])}:{to_ddl(one['type'])}" for one in kind["fields"])
+    return f"struct<{','.join(fields)}>"
 
 
 def _renamed(found: Any, names: Mapping[str, str], depth: int) -> Any:

@@ -18,6 +18,8 @@ from sparktxlog.codec.delta_catalog.column_types import (
 from sparktxlog.codec.delta_catalog.table_states import (
     CLUSTERING,
     ROW_TRACKING,
+    SYNCHRONOUS,
+    SYNCHRONOUS_VALUES,
     DeltaTableState,
     domain_value,
 )
@@ -58,6 +60,14 @@ def read_new_commit(
             raise _unfit("protocol", versions, f"are not versions {_READER} and {_WRITER}")
     if content.metadata is not None:
         _check_schema(content.metadata.columns)
+        given = content.metadata.configuration.get(SYNCHRONOUS)
+        if given is not None and given not in SYNCHRONOUS_VALUES:
+            raise StagedCommitError(
+                f"property {SYNCHRONOUS} is {given[:80]!r}",
+                hint=f"It is {' or '.join(map(repr, SYNCHRONOUS_VALUES))}.",
+                field=f"properties.{SYNCHRONOUS}",
+                value=given[:80],
+            )
     for domain, text in content.domains.items():
         _check_domain(domain, text or "")
     for file in content.files:

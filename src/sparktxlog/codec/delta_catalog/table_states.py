@@ -41,6 +41,8 @@ REQUIRED_PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.enableInCommitTimestamps": "true",
 }
+#: Property of a table whose commits are synchronous, and its values (P34).
+SYNCHRONOUS, SYNCHRONOUS_VALUES = "sparktxlog.synchronous", ("true", "false")
 SUGGESTED_PROPERTIES = {"delta.enableRowTracking": "true"}
 
 
@@ -104,6 +106,11 @@ class DeltaTableState:
     def defined(self) -> tuple[Any, ...]:
         """All that holds until somebody changes the table; rows that come change none of it."""
         return self.metadata, self.protocol, self.domains.get(CLUSTERING)
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether each commit of the table is synchronous (P34)."""
+        return self.metadata.configuration.get(SYNCHRONOUS) == SYNCHRONOUS_VALUES[0]
 
     @property
     def etag(self) -> str:

@@ -17,11 +17,13 @@ from sparktxlog.model.transactions.operation import StagedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecuredFiles:
-    """Files of a commit that nobody can change any more."""
+    """What a checked commit brings: files that nobody can change any more."""
 
     files: tuple[StagedFile, ...] = ()
     #: Path → bytes, if they are small; the payload store has large ones.
     contents: Mapping[str, bytes] = field(default_factory=dict)
+    #: Whether its table is synchronous, before or after it (P34).
+    is_sync: bool = False
 
 
 NO_FILES = SecuredFiles()
@@ -123,4 +125,5 @@ def _transaction(
         commits=(commit.checked(),),
         commit_files=files.files,
         contents=files.contents,
+        is_sync=files.is_sync,
     )

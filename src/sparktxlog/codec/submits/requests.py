@@ -58,6 +58,7 @@ from sparktxlog.codec.submits.transactions import (
     StagedCommitRequest,
 )
 from sparktxlog.codec.submits.validation import (
+    align_rows,
     check_definition,
     check_made_for,
     check_rows,
@@ -499,11 +500,49 @@ def _prepare_operation(
         )
     rows = _rows(operation, definition, limits)
     _check_claim(definition, claim, rows.num_rows)
+    return _of_rows(definition, kind, rows, claim)
+
+
+def prepare_rows(
+    definition: TableDefinition, kind: OperationKind, rows: list[Any] | pa.Table, limits: RunLimits
+) -> PreparedOperation | None:
+    """Check rows as `prepare` does; None: they change nothing.
+
+    Args:
+        definition: The table.
+        kind: A kind that carries rows.
+        rows: In JSON's form (`codec.rows`), or Arrow rows of the caller's own.
+        limits: Bounds of a run.
+
+    Raises:
+        CommitRejectedError: The class says why (definite).
+    """
+    if isinstance(rows, pa.Table):
+        found = _of_rows(definition, kind, align_rows(definition, kind, rows))
+    else:
+        found = _of_rows(definition, kind, _of_json(definition, kind, rows))
+    if found is not None:
+        _check_size((found,), limits)
+    return found
+
+
+def _of_rows(
+    definition: TableDefinition,
+    kind: OperationKind,
+    rows: pa.Table | PlainRows,
+    claim: TableSignature | None = None,
+) -> PreparedOperation | None:
     if not rows.num_rows:
         return without_rows(definition, kind)
     if not isinstance(rows, PlainRows):
         check_rows(definition, kind, rows)
-    return PreparedOperation(table=table, kind=kind, schema_version=version, rows=rows, claim=claim)
+    return PreparedOperation(
+        table=definition.name,
+        kind=kind,
+        schema_version=definition.schema_version,
+        rows=rows,
+        claim=claim,
+    )
 
 
 def without_rows(definition: TableDefinition, kind: OperationKind) -> PreparedOperation | None:
@@ -522,10 +561,7 @@ def _rows(
     operation: OperationRequest, definition: TableDefinition, limits: RunLimits
 ) -> pa.Table | PlainRows:
     if operation.rows is not None:
-        plain = plain_rows(definition, operation.kind, operation.rows)
-        return plain or rows_to_arrow(
-            definition.name, operation.rows, row_schema(definition, operation.kind)
-        )
+        return _of_json(definition, operation.kind, operation.rows)
     try:
         data = base64.b64decode(operation.arrow or "", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -533,6 +569,13 @@ def _rows(
             f"table {definition.name!r}: 'arrow' is not base64", table=definition.name
         ) from error
     return read_rows(data, definition, operation.kind, 2 * limits.size_bytes)
+
+
+def _of_json(
+    definition: TableDefinition, kind: OperationKind, rows: list[Any]
+) -> pa.Table | PlainRows:
+    plain = plain_rows(definition, kind, rows)
+    return plain or rows_to_arrow(definition.name, rows, row_schema(definition, kind))
 
 
 def _claim(operation: OperationRequest) -> TableSignature | None:

@@ -112,6 +112,15 @@ class PreparedTransaction:
         """Number of rows it carries."""
         return sum(operation.carried for operation in self.operations)
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its files and rows."""
+        files = [file for one in self.operations for file in one.files]
+        size = sum(file.size_bytes for file in (*files, *self.commit_files))
+        for one in self.operations:
+            size += 0 if one.rows is None else int(one.rows.nbytes)
+        return size
+
 
 @dataclass(frozen=True, slots=True)
 class Session:

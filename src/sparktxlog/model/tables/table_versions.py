@@ -43,6 +43,43 @@ class VersionFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedVersion:
+    """A version of a commit table, and where the log has it."""
+
+    #: Of the table.
+    uuid: str
+    version: int
+    position: int
+    #: That made it, as text; the payload store has its files below it, and below the UUID.
+    transaction_id: str
+    #: Paths below the table's directory; none = this site never had the files.
+    files: tuple[StagedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTable:
+    """What a position did to a commit table: made, renamed or dropped it, or gave it a version."""
+
+    uuid: str
+    #: `schema.table`, from that position on.
+    name: str
+    position: int
+    is_dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedVersions:
+    """What was ordered of commit tables after a position."""
+
+    #: The position up to which it is all of it.
+    upto: int
+    #: Ascending by position.
+    versions: tuple[OrderedVersion, ...] = ()
+    #: The last change of each table up to the end of the queue that is in the range.
+    tables: tuple[NamedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersions:
     """What a site reports of its versions of a commit table; the answer to a peer."""
 

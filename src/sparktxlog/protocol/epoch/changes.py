@@ -138,10 +138,13 @@ def unsafe(
         return "no node would have a vote"
     if any(seat.weight < 0 for seat in roster):
         return "a weight is negative"
+    for seat in roster:
+        if seat.follower and (seat.weight or seat.witness):
+            return f"{seat.node_id} cannot be a follower and vote"
     witnesses = [seat.node_id for seat in roster if seat.witness and seat.node_id in view.members]
     if witnesses:
         return f"{witnesses[0]} is a member and cannot become a witness before it is removed"
-    if not any(name in view.members for name in names):
+    if not any(seat.node_id in view.members and seat.may_be_member for seat in roster):
         return "no member would be left"
     for seat in roster:
         before = view.seat(seat.node_id)
@@ -149,7 +152,7 @@ def unsafe(
             return f"the incarnation of {seat.node_id} is not an operator's to change"
     if quorum_rule and not is_rule(quorum_rule):
         return f"{quorum_rule[:40]!r} is no quorum"
-    masters = sum(not seat.witness for seat in roster)
+    masters = sum(seat.may_be_member for seat in roster)
     if quorum_rule.isdigit() and int(quorum_rule) > masters:
         return f"a quorum of {quorum_rule} cannot be reached by {masters} masters"
     if synchro_rule and (reason := _no_expression(synchro_rule)):
@@ -173,6 +176,6 @@ def _shape(view: View) -> tuple[object, str, str]:
     return _places(view.roster), view.quorum_rule, view.synchro_rule
 
 
-def _places(roster: tuple[Seat, ...]) -> tuple[tuple[str, str, int, bool], ...]:
+def _places(roster: tuple[Seat, ...]) -> tuple[Seat, ...]:
     """Return the roster without incarnations, which change by themselves."""
-    return tuple((seat.node_id, seat.url, seat.weight, seat.witness) for seat in roster)
+    return tuple(replace(seat, incarnation=1) for seat in roster)

@@ -97,8 +97,8 @@ class Following:
         if not self._current.is_member and (due or progress):
             self._joined_at, self._joined_base = now, base.position
             self._ask_admission(counter)
-        if self._current.phase is Phase.WITNESS:
-            return
+        if self._current.phase in (Phase.WITNESS, Phase.FOLLOWING):
+            return  # one keeps no queue, the other one gets it otherwise (P38)
         if wanted is not None and base.position >= wanted.base.position:
             return
         if ahead is not None and not ahead.room:

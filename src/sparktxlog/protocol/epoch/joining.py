@@ -203,7 +203,8 @@ class Admission:
             for node, asking in sorted(self._asking.items())
             if asking.pushed_from is not None
             and not self._is_old(asking, now)
-            and view.seat(node) is not None
+            and (seat := view.seat(node)) is not None
+            and seat.may_be_member
             and node not in view.members
         )
 
@@ -224,8 +225,9 @@ class Admission:
             if (request.log_id, request.epoch) != (view.log_id, view.epoch):
                 continue
             member = node in view.members and request.incarnation == seat.incarnation
-            if seat.witness:
-                # It has no queue to fetch; without its former votes it needs a new incarnation.
+            if not seat.may_be_member:
+                # A witness has no queue to fetch; without its former votes it needs a new
+                # incarnation.  A follower is never a member; with another disk it needs one, too.
                 member, near = request.incarnation == seat.incarnation, True
             if near and not member and request.incarnation >= seat.incarnation:
                 found[node] = request.incarnation

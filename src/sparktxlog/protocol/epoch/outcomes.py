@@ -75,8 +75,14 @@ class CurrentEpoch:
         if seat is not None and seat.witness:
             return Phase.WITNESS
         if not self.is_member:
-            return Phase.JOINING
+            return self.waiting_phase
         return Phase.WEDGED if promised.number else Phase.NORMAL
+
+    @property
+    def waiting_phase(self) -> Phase:
+        """The phase of this node where the view does not have it as a member."""
+        follows = self.view.follows(self._config.node_id)
+        return Phase.FOLLOWING if follows else Phase.JOINING
 
     def has_me(self, view: View) -> bool:
         """Return whether a view has this node, as it is, among its members."""
@@ -95,6 +101,8 @@ class CurrentEpoch:
     @property
     def wish(self) -> str:
         """What this node, which is no member, wants."""
+        if self.view.follows(self._config.node_id):
+            return "follows the queue, without vote and promise"
         if self._config.node_id in self.spared():
             return "stands aside until its disk is quick again"
         return "asks to be admitted again"

@@ -270,7 +270,7 @@ class Proposer:
         there = [
             seat.node_id
             for seat in roster
-            if not seat.witness and (seat.node_id in states or seat.node_id in intent.joiners)
+            if seat.may_be_member and (seat.node_id in states or seat.node_id in intent.joiners)
         ]
         # If each was silent once, nobody is left out for it: without members nothing goes on.
         members = tuple(node for node in there if node not in intent.excluded) or tuple(there)

@@ -63,6 +63,8 @@ _PATIENCE_US = 1_000_000
 _MAX_BACKOFF = 8
 #: Most warnings about refused messages in one epoch.
 _MOST_REFUSED = 64
+#: The words of a follower: it has no vote, and makes no promise (P38).
+_FOLLOWERS_WORDS = (Probe, ProbeAnswer, JoinRequest, TailRequest)
 #: Phases in which a node checks whether an epoch change is needed.
 _AT_WORK = (Phase.NORMAL, Phase.SUSPECT)
 
@@ -158,7 +160,7 @@ class Succession:
         view = self._current.view
         log_id, epoch = epoch_of(message)
         if wrong := self._misfit(message):
-            self._tell_refused(message.sender, wrong)
+            self.tell_refused(message.sender, wrong)
             return
         self.suspicion.heard(message.sender, now)
         if isinstance(message, Decide):
@@ -174,10 +176,18 @@ class Succession:
         if isinstance(message, BallotQuestion) and epoch > view.epoch:
             yield Learn(message.view)
             view = self._current.view
-        if epoch < view.epoch and not isinstance(message, TailRequest):
+        if epoch < view.epoch and not (
+            # It asks to be admitted as well, and is told then.
+            isinstance(message, TailRequest) and not view.follows(message.sender)
+        ):
             self.tell_view(message.sender, now)
         elif epoch > view.epoch:
             self.ask_view(message.sender, now)
+            return
+        says_more = not isinstance(message, _FOLLOWERS_WORDS)
+        if says_more and epoch == view.epoch and view.follows(message.sender):
+            what = f"{type(message).__name__}, and is a follower without a vote"
+            self.tell_refused(message.sender, what)
             return
         if epoch == view.epoch or isinstance(message, (JoinRequest, TailRequest)):
             yield from self._dispatch(message, now)
@@ -194,7 +204,7 @@ class Succession:
             limit = None  # it votes again for what it voted for
         return misfit(message, max(self._seen, self.voter.promised.number), limit)
 
-    def _tell_refused(self, node: NodeId, wrong: str) -> None:
+    def tell_refused(self, node: NodeId, wrong: str) -> None:
         """Warn the operator once about an impossible message of a node."""
         if (node, wrong) not in self._refused and len(self._refused) < _MOST_REFUSED:
             self._refused.add((node, wrong))
@@ -256,8 +266,11 @@ class Succession:
             case Probe():
                 self._on_probe(message, now)
             case ProbeAnswer():
-                if self._current.view.is_current(message.sender, message.incarnation):
-                    self.suspicion.answered(message.sender, message.number, message.hears, now)
+                view = self._current.view
+                if view.is_current(message.sender, message.incarnation):
+                    # Nobody is kept because only a follower hears it.
+                    hears = () if view.follows(message.sender) else message.hears
+                    self.suspicion.answered(message.sender, message.number, hears, now)
             case Prepare():
                 yield from self._on_prepare(message, now)
             case Promise():
@@ -291,7 +304,7 @@ class Succession:
             return None  # it admits nobody, and a witness keeps no time of its own
         lead = request.counter - counter.clock.limit
         if lead > 0:
-            return self._tell_refused(
+            return self.tell_refused(
                 request.sender,
                 f"a wish to join with timestamps {lead // 3_600_000_000} h later than may be; set "
                 "its clock, and if it gave such timestamps, let `sparktxlog peer quarantine "
@@ -300,9 +313,10 @@ class Succession:
         return self.admission.requested(request, queue.base, queue.key[1], counter.value, now)
 
     def _on_probe(self, probe: Probe, now: int) -> None:
-        # A complaint: this node tries the suspects itself.
-        self.suspicion.complaint(probe.suspects, now)
-        self.suspicion.missed_by(probe.sender, probe.suspects, now)
+        # A complaint: this node tries the suspects itself.  A follower has none.
+        if not self._current.view.follows(probe.sender):
+            self.suspicion.complaint(probe.suspects, now)
+            self.suspicion.missed_by(probe.sender, probe.suspects, now)
         hears = self.suspicion.hears(now)
         answer = ProbeAnswer(**self._current.head, number=probe.number, hears=hears)
         self._outbox.send(probe.sender, answer)
@@ -311,8 +325,9 @@ class Succession:
 
     @property
     def _eligible(self) -> bool:
-        """Whether this node has a place in its view: an amnesiac has none (P21)."""
-        return self._current.view.is_current(self._config.node_id, self._config.incarnation)
+        """Whether this node may vote in its view: an amnesiac may not (P21), nor a follower."""
+        view, own = self._current.view, self._config
+        return view.is_current(own.node_id, own.incarnation) and not view.follows(own.node_id)
 
     def _on_prepare(self, prepare: Prepare, now: int) -> Outcomes:
         if not self._eligible:
@@ -467,7 +482,7 @@ class Succession:
             proposer.take_promise(promise)
             if proposer.is_late(promise.sender):
                 wrong = "a promise with runs stamped later than may be: it votes only"
-                self._tell_refused(promise.sender, wrong)
+                self.tell_refused(promise.sender, wrong)
 
     def _on_refusal(self, refusal: Refusal, now: int) -> None:
         self._seen = max(self._seen, refusal.promised.number)
@@ -556,7 +571,7 @@ class Succession:
             chosen = proposer.choose(now)
             for node in sorted(proposer.outvoted):
                 wrong = "a promise with another run than more members hold: it votes only"
-                self._tell_refused(node, wrong)
+                self.tell_refused(node, wrong)
             if chosen:
                 for void, reason in proposer.objections:
                     self.changes.refuse_void(void, reason)
@@ -692,6 +707,7 @@ class Succession:
             seat.node_id
             for seat in view.roster
             if seat.node_id != self._config.node_id
+            and not seat.follower
             and seat.node_id in kept
             and not self._standings.heard(seat.node_id, view.epoch, position)
             and not self.admission.has_no_older_log(seat.node_id, view, position, now)

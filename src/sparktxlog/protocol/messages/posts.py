@@ -192,6 +192,8 @@ class Tail:
     #: Chain hash at the position before the first entry.
     previous_hash: bytes
     entries: tuple[QueueEntry, ...]
+    #: End of the sender's queue.
+    end: int = 0
 
 
 _FIXED = struct.Struct(">QQQQIH")

@@ -72,6 +72,9 @@ class MasterConfig:
     quorum_rule: str = ""
     #: (*) Places of the first epoch; empty = one vote for each of `members`.
     roster: tuple[Seat, ...] = ()
+    #: Nodes that a follower gets the queue from, the preferred one first (P38); those without a
+    #: place do not count, and if none has one, it gets it from the members.
+    follow: tuple[NodeId, ...] = ()
     #: How often the node was started with this data directory, and the name of this process.
     start: int = 0
     boot: str = ""
@@ -79,6 +82,19 @@ class MasterConfig:
     newest: int = NEWEST
     #: Wire version in force in the first epoch.
     version: int = NEWEST
+
+
+def first_view(config: MasterConfig) -> View:
+    """Return the view of the first epoch, which is configured, not decided."""
+    return View(
+        log_id=config.log_id,
+        epoch=config.epoch,
+        roster=config.roster or tuple(Seat(node_id=member) for member in config.members),
+        members=config.members,
+        quorum_rule=config.quorum_rule or str(config.quorum),
+        version=config.version,
+        synchro_rule=config.synchro_rule,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,15 @@ class Seat:
     weight: int = 1
     #: True: votes only, holds no payload and no queue.
     witness: bool = False
+    #: True: follows the queue, without vote and promise; it is never a member (P38).
+    follower: bool = False
     #: A node that lost its disk returns with a higher one (P21).
     incarnation: int = 1
+
+    @property
+    def may_be_member(self) -> bool:
+        """Whether its node may be admitted: it is to have data, and others rely on it."""
+        return not (self.witness or self.follower)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +116,8 @@ class View:
 
     @property
     def masters(self) -> int:
-        """How many places carry data: N of `synchro_rule`."""
-        return sum(not seat.witness for seat in self.roster)
+        """How many places may be members: N of `synchro_rule`."""
+        return sum(seat.may_be_member for seat in self.roster)
 
     @property
     def synchro_quorum(self) -> int:
@@ -133,6 +140,11 @@ class View:
     def seat(self, node_id: str) -> Seat | None:
         """Return the place of a node, None if it has none."""
         return next((seat for seat in self.roster if seat.node_id == node_id), None)
+
+    def follows(self, node_id: str) -> bool:
+        """Return whether a node has the place of a follower (P38)."""
+        seat = self.seat(node_id)
+        return seat is not None and seat.follower
 
     def weight(self, node_id: str) -> int:
         """Return a node's votes, 0 = none."""
@@ -190,7 +202,8 @@ def decision_digest(view: View) -> str:
         *view.members,
     ]
     for seat in view.roster:
-        parts += (seat.node_id, seat.url, seat.weight, int(seat.witness), seat.incarnation)
+        role = 2 if seat.follower else int(seat.witness)
+        parts += (seat.node_id, seat.url, seat.weight, role, seat.incarnation)
     text = "\n".join(str(part) for part in parts)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -230,15 +243,18 @@ class Phase(StrEnum):
     FAULT = "FAULT"
     #: Votes only.
     WITNESS = "WITNESS"
+    #: Follows the queue and takes no transactions; it never asks to be admitted (P38).
+    FOLLOWING = "FOLLOWING"
 
 
 #: Phase → phases it may turn into.
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.JOINING: frozenset({Phase.NORMAL, Phase.IDLE, Phase.FAULT}),
+    Phase.FOLLOWING: frozenset({Phase.IDLE, Phase.FAULT}),
     Phase.NORMAL: frozenset({Phase.SUSPECT, Phase.WEDGED, Phase.IDLE, Phase.FAULT}),
     Phase.SUSPECT: frozenset({Phase.NORMAL, Phase.WEDGED, Phase.IDLE, Phase.FAULT}),
     Phase.WEDGED: frozenset({Phase.NORMAL, Phase.IDLE, Phase.FAULT}),
-    Phase.IDLE: frozenset({Phase.JOINING, Phase.NORMAL, Phase.FAULT}),
+    Phase.IDLE: frozenset({Phase.JOINING, Phase.FOLLOWING, Phase.NORMAL, Phase.FAULT}),
     Phase.FAULT: frozenset(),
     Phase.WITNESS: frozenset({Phase.FAULT}),
 }

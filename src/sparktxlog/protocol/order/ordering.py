@@ -147,6 +147,8 @@ class Ordering:
         self._clock_warned = False
         #: Non-members so near the end that runs are pushed to them as to members (P21).
         self.joiners: tuple[NodeId, ...] = ()
+        #: Nodes that a follower fetches from (P38), in turn; empty = all members.
+        self.sources: tuple[NodeId, ...] = ()
         #: True: nothing is stamped, posted or added (P14).
         self.frozen = False
         if frozen:
@@ -444,7 +446,7 @@ class Ordering:
         else:
             self._order(now)
         for run in self._fetching.start(now):
-            sources = self._collecting.holding(run, anybody=self.frozen)
+            sources = self.sources or self._collecting.holding(run, anybody=self.frozen)
             self._outbox.tell(FetchPayload(header=run.header, sources=sources))
         for announcement in self._prefetching.start(now):
             self._outbox.tell(PrefetchFiles(announcement=announcement))
@@ -747,6 +749,7 @@ class Ordering:
             incoming_runs=sum(len(stream.runs) for stream in streams),
             incoming_transactions=sum(s.known - s.watermark for s in streams),
             incoming_bytes=sum(stream.payload_bytes for stream in streams),
+            acquired={stream.origin: stream.acquired for stream in streams},
             unstamped_runs=len(self._staging.runs),
             round=self._rounds.number,
             empty_rounds=self._empty_rounds,

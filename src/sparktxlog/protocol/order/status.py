@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -143,6 +143,8 @@ class MasterStatus:
     incoming_runs: int
     incoming_transactions: int
     incoming_bytes: int
+    #: Per origin: durable here up to this sequence number.
+    acquired: dict[str, int]
     #: Own runs accepted and not stamped yet (P1a).
     unstamped_runs: int
     #: Posts since the start.
@@ -168,6 +170,21 @@ class MasterStatus:
     synchronous: SynchronousStatus = SynchronousStatus()
     #: After it no row table was written to, changed or dropped: workers have nothing to apply.
     rows_until: int = 0
+
+
+def compared(mine: Mapping[str, int], theirs: Mapping[str, int]) -> str:
+    """Say how one vector of sequence numbers stands to another one; what is left out is 0.
+
+    Returns:
+        `equal`, `ahead`, `behind`, or `apart`: each has something that the other one lacks, so
+        neither can be called the later one.
+    """
+    origins = mine.keys() | theirs.keys()
+    ahead = any(mine.get(one, 0) > theirs.get(one, 0) for one in origins)
+    behind = any(mine.get(one, 0) < theirs.get(one, 0) for one in origins)
+    if ahead and behind:
+        return "apart"
+    return "ahead" if ahead else "behind" if behind else "equal"
 
 
 def peer_status(peer: Peer, *, now: int, silent_after_us: int, busy: bool) -> PeerStatus:

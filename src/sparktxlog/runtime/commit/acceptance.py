@@ -160,6 +160,7 @@ class Submits:
         if tx.mark is not None:
             holders_needed = max(holders_needed, self._check_mark(tx.mark))
         self._check_takes(level)
+        self._check_whole(tx.size_bytes)
         opened = self._cycle.submit_single(tx, acceptance, holders_needed, content)
         if not await done_until(opened, deadline):
             text = transaction_id_to_text(tx.transaction_id)
@@ -222,6 +223,8 @@ class Submits:
         touched = (tables.alike(block.table) for block in manifest.blocks)
         holders_needed = self._holders_needed(any(table and table.is_sync for table in touched))
         self._check_takes(level)
+        staged = sum(file.size_bytes for file in manifest.staged_files)
+        self._check_whole(len(payload) + staged)
         submission = self._cycle.accept_run(manifest, payload, acceptance, holders_needed)
         receipt = await self._wait(content, submission, None, level, sites, timeout)
         return self._of_the_first(content, receipt)
@@ -439,6 +442,12 @@ class Submits:
         self._membership.joining.check_knows_log()
         if self._base.ending.is_set():
             raise BusyError("the node is stopping", hint="Submit again after its restart.")
+
+    def _check_whole(self, size_bytes: int) -> None:
+        """Refuse a bulk load that a missing site would have to catch up with, if that is set."""
+        limit = self._base.config.whole_cluster_above_bytes
+        if limit and size_bytes > limit:
+            self._membership.epochs.restriction.check_whole(size_bytes, limit)
 
     def _check_takes(self, level: Level) -> None:
         """Refuse a new transaction that this node does not take, or that cannot be ordered now."""

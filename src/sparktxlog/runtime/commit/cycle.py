@@ -453,7 +453,8 @@ class CoreLoop:
 
     def __init__(self, base: Foundation, replicas: Replicas, throttle: CopyThrottle) -> None:
         self.holdings = Holdings(foreign_limit_bytes=_FOREIGN_BYTES, cache_limit_bytes=_CACHE_BYTES)
-        self.receipts = Receipts(replicas.applied, throttle.busy, replicas.passed)
+        observe = base.metrics.commit_seconds.observe
+        self.receipts = Receipts(replicas.applied, throttle.busy, replicas.passed, observe)
         self.executor = Executor(base.journal, self.holdings, node_id=base.config.node_id)
         self.executor.make_room = base.reserve.take
         #: Acts and refusals here.

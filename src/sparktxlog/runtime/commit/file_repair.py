@@ -309,7 +309,7 @@ class FileRepair:
     async def _ask_all(self, file: StagedFile) -> dict[str, str] | None:
         """Ask one peer after the other for a file; return why none gave it, None if one did."""
         asked: dict[str, str] = {}
-        for link in tuple(self._base.links.values()):
+        for link in self._base.sources():
             if not link.up:
                 asked[link.node_id] = f"not linked: {link.reason}"
                 continue

@@ -147,4 +147,5 @@ def tail_of(base: Foundation, stored: Sequence[StoredEntry]) -> Tail:
         sender=base.config.node_id,
         previous_hash=stored[0].entry.previous_hash if stored else b"",
         entries=tuple(item.entry for item in stored),
+        end=base.ordered.value,
     )

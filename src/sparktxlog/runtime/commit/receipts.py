@@ -11,6 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any
 
 from sparktxlog import errors
@@ -69,6 +70,8 @@ class Submission:
     fewer: int | None = None
     #: See `RunManifest.content_digests`.
     digests: bytes = b""
+    #: When it was submitted here, `monotonic` seconds; None = before this start.
+    began_s: float | None = None
 
     @property
     def n(self) -> int:
@@ -179,6 +182,7 @@ class Receipts:
         applied: Returns the position that `sites` replicas have applied.
         passed: The same, with replicas in which tables stand still: waiting applies no more there;
             None = there are none.
+        on_ordered: Called with the seconds that an own run took from its submit to its order.
         on_busy: Called when the first own run is submitted, and when the last one is ordered, or
             was acquired ORDERING_S ago: then a member is missing.
     """
@@ -188,8 +192,10 @@ class Receipts:
         applied: Callable[[int], int],
         on_busy: Callable[[bool], None] = lambda busy: None,
         passed: Callable[[int], int] | None = None,
+        on_ordered: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._applied = applied
+        self._on_ordered = on_ordered
         self._passed = applied if passed is None else passed
         self._on_busy = on_busy
         #: Own runs that count for `on_busy`.
@@ -219,7 +225,11 @@ class Receipts:
             digests: See `RunManifest.content_digests`.
         """
         submission = Submission(
-            ids=ids, indexed=len(ids) // 16 if singles else 1, holders=holders, digests=digests
+            ids=ids,
+            indexed=len(ids) // 16 if singles else 1,
+            holders=holders,
+            digests=digests,
+            began_s=monotonic(),
         )
         self._by_ticket[ticket] = submission
         self._under_way.add(submission)
@@ -350,6 +360,8 @@ class Receipts:
         if submission is None:
             return
         self._arrived(submission)
+        if submission.began_s is not None:
+            self._on_ordered(monotonic() - submission.began_s)
         submission.header, submission.entry = entry.header, entry
         if holders < submission.holders:
             submission.fewer = self._fewer[entry.position] = holders

@@ -12,6 +12,7 @@ import hashlib
 import uuid as uuids
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -318,7 +319,8 @@ class CommitCatalog:
             content, state = read_new_commit(raw, None, uuid, self._now_ms())
             check_created(request, state)
             most = self._base.config.inline_limit
-            return content.timestamp, self._taken_in(uuid, 0, transaction_id, raw, content, most)
+            files = self._taken_in(uuid, 0, transaction_id, raw, content, most)
+            return content.timestamp, replace(files, is_sync=state.is_sync)
 
     def _taken_in(
         self,
@@ -385,6 +387,7 @@ class CommitCatalog:
             RequirementError: It is another one, or changed (definite).
             StagedCommitError: The staged commit is not what the request says (definite).
             VersionConflictError, StaleTimestampError: It takes no effect (definite).
+            SynchroTimeoutError: The table is synchronous, and members are missing (definite).
             CommitStateUnknownError: It is not known whether it takes effect.
         """
         table = self._found(schema, name)
@@ -528,7 +531,7 @@ class CommitCatalog:
         tables: int,
     ) -> SecuredFiles:
         with self._places.staged(uuid, proposed.file_name, proposed.file_size) as raw:
-            content, _ = read_new_commit(raw, before, uuid, self._now_ms())
+            content, after = read_new_commit(raw, before, uuid, self._now_ms())
             if content.timestamp != proposed.timestamp:
                 raise StagedCommitError(
                     f"timestamp is {proposed.timestamp}, inCommitTimestamp of "
@@ -539,7 +542,8 @@ class CommitCatalog:
             if update is not None:
                 check_changes(update, before, content)
             most = self._base.config.inline_limit // tables
-            return self._taken_in(uuid, proposed.version, transaction_id, raw, content, most)
+            files = self._taken_in(uuid, proposed.version, transaction_id, raw, content, most)
+            return replace(files, is_sync=before.is_sync or after.is_sync)
 
     async def ordered(self, uuid: str, version: int) -> ShownTable:
         """Return a table whose version was ordered, once it is placed here."""

@@ -7,6 +7,7 @@ both kinds (P36).
 from __future__ import annotations
 
 import uuid as uuids
+from functools import lru_cache
 from urllib.parse import quote
 
 import msgspec
@@ -17,7 +18,7 @@ from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.errors import NameTakenError, RowTableError, StorageError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.tables.table import TableDefinition, Tables
-from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.foundation import Foundation, in_slices
 from sparktxlog.storage.lake_tables import LakeTables
 
 _log = structlog.get_logger("sparktxlog.catalog")
@@ -51,6 +52,19 @@ class RowTables:
         if "." in name or master.commit_tables.named(f"{schema}.{name}") is not None:
             return None
         return Tables.of(master.tables).alike(log_name(schema, name))
+
+    async def with_uuid(self, uuid: str) -> TableDefinition | None:
+        """Return the row table that has an id in the catalog, None = none has."""
+        async for some in in_slices(list(self._base.master.tables.values())):
+            for one in some:
+                if self._uuid(one) == uuid:
+                    return one
+        return None
+
+    def _uuid(self, definition: TableDefinition) -> str:
+        """Return its id: another one once the table was dropped and is created again."""
+        log_id = self._base.master.view.log_id
+        return _uuid_of(f"{log_id}/{definition.name}/{definition.first_version}")
 
     def place(self, definition: TableDefinition) -> TablePlace:
         """Return where a row table is at this site, which may not be there yet."""
@@ -120,14 +134,16 @@ class RowTables:
         state = await self._base.run_on_files(url, self._lake.read, name)
         if state is None:
             return None
-        log_id = self._base.master.view.log_id
         keys = msgspec.json.encode(definition.keys).decode()
-        key = f"{log_id}/{definition.name}/{definition.first_version}"
         return ShownTable(
             name=full_table_name(name),
-            # Another one once the table was dropped and is created again.
-            uuid=str(uuids.uuid5(uuids.NAMESPACE_URL, key)),
+            uuid=self._uuid(definition),
             location=url if "://" in url else f"file:{quote(url)}",
             placed=state,
             external=NO_COMMITS | ({KEYS: keys} if definition.keys else {}),
         )
+
+
+@lru_cache(16_384)  # all tables are looked through for one
+def _uuid_of(key: str) -> str:
+    return str(uuids.uuid5(uuids.NAMESPACE_URL, key))

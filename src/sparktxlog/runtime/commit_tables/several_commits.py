@@ -139,4 +139,5 @@ class SeveralCommits:
             ),
             commit_files=tuple(file for one in secured for file in one.files),
             contents={path: raw for one in secured for path, raw in one.contents.items()},
+            is_sync=transaction.is_sync or any(one.is_sync for one in secured),
         )

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
+from sparktxlog.codec.delta_catalog.column_types import to_ddl
 from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
-from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.submits.validation import known_table
 from sparktxlog.delta.commit_contents import STORED_NAME
 from sparktxlog.delta.log_files import TablePlace, has_log
@@ -30,8 +30,6 @@ from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.foundation import SLICE, Foundation
-
-_DDL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
 class TableDescriptions:
@@ -166,6 +164,7 @@ class TableDescriptions:
             cluster_by=_clustering(state),
             properties=properties,
             deletion_vectors=properties.get("delta.enableDeletionVectors") == "true",
+            is_sync=state.is_sync,
             location=unquote(urlsplit(shown.location).path),
             schema_version=state.changed_version,
             version=state.version,
@@ -193,22 +192,10 @@ def _location(place: TablePlace) -> str | None:
 def _column(field: dict[str, Any]) -> Column:
     return Column(
         name=field["name"],
-        type=_ddl(field["type"]),
+        type=to_ddl(field["type"]),
         nullable=field["nullable"],
         comment=str(field.get("metadata", {}).get("comment") or ""),
     )
-
-
-def _ddl(kind: Any) -> str:
-    """Return a type of Delta's JSON as DDL, also one that no row table has."""
-    if isinstance(kind, str):
-        return _DDL.get(kind, kind)
-    if kind["type"] == "array":
-        return f"array<{_ddl(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"map<{_ddl(kind['keyType'])},{_ddl(kind['valueType'])}>"
-    fields = (f"{quoted_name(one['name'])}:{_ddl(one['type'])}" for one in kind["fields"])
-    return f"struct<{','.join(fields)}>"
 
 
 def _clustering(state: DeltaTableState) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ class TableFetcher:
             TransportError: A peer that may have it cannot be asked, or did not send it.
             StorageError: The disk fails.
         """
-        links, wanted = tuple(self._base.links.values()), _Wanted(version, file)
+        links, wanted = self._base.sources(), _Wanted(version, file)
         await self._on_files(uuid, self._places.doubt, uuid, file)
         if file.path == commit_file_name(version):
             await self._get_commit(wanted, links, uuid)
@@ -165,7 +165,7 @@ class TableFetcher:
         """Ask one peer after the other; return why none could help, None = one did."""
         failures: dict[str, TxLogError] = {}
         # One that is not linked yet, as at the start, is waited for a moment.
-        links = sorted(self._base.links.values(), key=lambda link: not link.up)
+        links = self._base.sources()
         for link in links:
             transfer.peer = link.node_id
             try:

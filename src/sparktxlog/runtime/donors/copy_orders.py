@@ -15,6 +15,8 @@ import structlog
 
 from sparktxlog.errors import ExpiredError, LocalProtocolError, RemoteProtocolError, TxLogError
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Decision, Lease
+from sparktxlog.model.replicas import name_of, site_of
+from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.planning import Planning
 from sparktxlog.transport.peer_link import PeerLink
@@ -28,8 +30,9 @@ _REACH_S = 10.0
 class CopyOrders:
     """Makes tickets; belongs to the event loop."""
 
-    def __init__(self, base: Foundation, planner: Planning) -> None:
+    def __init__(self, base: Foundation, planner: Planning, own: Donor) -> None:
         self._base = base
+        self._own = own
         self._config = base.config
         self.planner = planner
 
@@ -40,7 +43,7 @@ class CopyOrders:
 
         Args:
             forced: Copy even if a replay is possible.
-            donor: The site whose replica is right, according to an operator; empty = not named.
+            donor: The replica that is right, according to an operator; empty = not named.
             failed: Donors that failed the worker in this copy; they are asked last.
 
         Raises:
@@ -63,7 +66,7 @@ class CopyOrders:
         """Return a ticket with a lease of the first donor that gives one.
 
         Args:
-            donors: Node ids, best first.
+            donors: Replicas, best first.
             named: An operator chose the donor, so it lends even if another replica differs.
 
         Raises:
@@ -72,7 +75,7 @@ class CopyOrders:
         failures: list[str] = []
         for donor in donors:
             try:
-                lease = await self._lease(donor, decision.worker_id, named)
+                lease = await self._lease(donor, decision, named)
                 break
             except TxLogError as error:
                 _log.warning("no lease", donor=donor, worker=decision.worker_id, reason=str(error))
@@ -95,19 +98,29 @@ class CopyOrders:
             "copy arranged",
             copy=ticket.copy_id,
             worker=decision.worker_id,
-            donor=lease.node_id,
+            donor=lease.replica,
             position=lease.position,
             reason=decision.reason,
         )
         return ticket
 
-    async def _lease(self, donor: str, worker_id: str, named: bool) -> Lease:
-        link = self._base.links.get(donor)
+    async def _lease(self, donor: str, decision: Decision, named: bool) -> Lease:
+        site, name = site_of(donor), name_of(donor)
+        worker_id, only = decision.worker_id, decision.only
+        if site == self._config.node_id:
+            own = await self._own.lend(worker_id, named=named, name=name, only=only, here=True)
+            try:
+                await self._check(own, site, [own.url])
+            except BaseException:
+                self._own.release(own.lease_id, own.token)
+                raise
+            return own
+        link = self._base.links.get(site)
         if link is None:
-            raise LocalProtocolError(f"node {donor[:80]!r} is no peer of this one", donor=donor)
-        lease = await link.request_lease(worker_id, named=named)
+            raise LocalProtocolError(f"node {site[:80]!r} is no peer of this one", donor=donor)
+        lease = await link.request_lease(worker_id, named=named, name=name, only=only)
         try:
-            await self._check(lease, donor, link.urls)
+            await self._check(lease, site, link.urls)
         except BaseException:
             await self._give_back(link, lease)
             raise

@@ -1,6 +1,6 @@
-"""The donor's side of a copy: leases on the own replica, and chunks of its files.
+"""The donor's side of a copy: leases on the own replicas, and chunks of their files.
 
-A lease pins all files of the replica's tables at its newest IN_SYNC report: by hard links (see
+A lease pins all files of a replica's tables at its newest IN_SYNC report: by hard links (see
 `files.pins`), in a bucket by a list of their names (`files.stores.object_pins`).  So the replica
 stays online and writable while it is copied, and later changes do not reach the copy.  The lease's
 token gives access to these files only.  An unused lease expires, and its pins are removed.
@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,9 +33,10 @@ from sparktxlog.errors import (
     StorageError,
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
-from sparktxlog.files.pins import Pinned, Pinning, Pins
+from sparktxlog.files.pins import Pinned, Pinning, Pins, place_of_pins
 from sparktxlog.files.stores.object_pins import ObjectPins
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
+from sparktxlog.model.replicas import MAIN, holds, replica_id
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table import TableDefinition
@@ -60,11 +62,20 @@ _NICER = 10
 _MAX_SIZES = 1_000
 
 
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    """The lake of a replica of this site."""
+
+    lake: TablePlace
+    tables: LakeTables
+    pins: Pinning
+
+
 class Donor:
-    """Grants leases on this node's replica and serves its files; belongs to the event loop.
+    """Grants leases on this node's replicas and serves their files; belongs to the event loop.
 
     Args:
-        lake: Where its row tables are.
+        lake: Where the row tables of the main replica are.
 
     **After calling** the constructor: `start`, and `close` in the end.
     """
@@ -84,30 +95,37 @@ class Donor:
         self._replicas = replicas
         self._metrics = metrics
         self._throttle = throttle
-        self._lake, self._tables = lake, LakeTables(lake)
-        self._pins: Pinning = (
+        pins: Pinning = (
             Pins(config.lake_dir)
             if isinstance(lake, Path)
             else ObjectPins(cast("BucketStore", lake), config.lake_dir)
         )
+        #: Name → lake of a replica, from its first lease on.
+        self._lent = {MAIN: _Lent(lake, LakeTables(lake), pins)}
+        #: Lease → what pins its files.
+        self._pinned: dict[str, Pinning] = {}
         self._chunks = ChunkReader(config.replication_chunk_bytes)
         self._leases = Leases(clock=clock, on_end=self._ended, on_count=metrics.donor_leases.set)
         self._lending = 0
-        self._sizes: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._sizes: dict[tuple[str, str, int], list[tuple[str, int]]] = {}
         self._threads = ThreadPoolExecutor(
             max_workers=_THREADS, thread_name_prefix="donor", initializer=_step_back
         )
 
     async def start(self) -> None:
         """Remove the pins of leases that a former start of this node gave."""
-        stale = await self._run(self._pins.release_others)
+        await self._remove_stale(self._lent[MAIN])
+
+    async def _remove_stale(self, lent: _Lent) -> None:
+        stale = await self._run(lent.pins.release_others)
         if stale:
             _log.info("pins of a former start removed", leases=len(stale))
 
     async def close(self) -> None:
         """Give up all leases."""
         self._leases.close()
-        await self._run(self._pins.release_others)
+        for lent in self._lent.values():
+            await self._run(lent.pins.release_others)
         await asyncio.to_thread(self._threads.shutdown)
 
     def _run(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
@@ -115,17 +133,29 @@ class Donor:
 
     # -- leases ------------------------------------------------------------------------------------
 
-    async def lend(self, worker_id: str, *, named: bool = False) -> Lease:
-        """Pin the replica as its newest report says it is, and give a lease on it.
+    async def lend(
+        self,
+        worker_id: str,
+        *,
+        named: bool = False,
+        name: str = MAIN,
+        only: tuple[str, ...] = (),
+        here: bool = False,
+    ) -> Lease:
+        """Pin a replica as its newest report says it is, and give a lease on it.
 
         No file's content is read.  The caller compares position and chain hash with its own log.
 
         Args:
             worker_id: The worker that copies, for the log.
             named: An operator says that this replica is right, although another one differs.
+            name: Of the replica at this site.
+            only: Patterns of the tables that the target holds; empty = all.
+            here: The target is another replica of this site.
 
         Raises:
-            NotFoundError: There is no replica here, or not one that is IN_SYNC (definite).
+            NotFoundError: There is no such replica here, not one that is IN_SYNC, or it lacks
+                tables (definite).
             BusyError: There are MAX_LEASES leases already; they expire (definite).
             StorageError: The files cannot be pinned; nothing stays pinned.
         """
@@ -138,7 +168,7 @@ class Donor:
             )
         self._lending += 1
         try:
-            lease, pinned = await self._pin(named)
+            lease, pinned = await self._pin(named, name, only, here)
         finally:
             self._lending -= 1
         self._leases.add(lease, pinned)
@@ -146,26 +176,35 @@ class Donor:
             "lease given",
             lease=lease.lease_id,
             worker=worker_id,
+            replica=lease.replica,
             position=lease.position,
             tables=len(lease.tables),
             files=sum(len(table.files) for table in lease.tables),
         )
         return lease
 
-    async def _pin(self, named: bool) -> tuple[Lease, dict[str, tuple[Pinned, ...]]]:
-        config = self._config
-        report = await self._report(named)
-        lease_id = secrets.token_hex(16)
+    async def _pin(
+        self, named: bool, name: str, only: tuple[str, ...], here: bool
+    ) -> tuple[Lease, dict[str, tuple[Pinned, ...]]]:
+        config, lent = self._config, await self._lake_of(name)
+        report = await self._report(named, name)
+        if self._replicas.sets.lacks(report.only, only):
+            raise NotFoundError(
+                f"the replica {report.replica!r} holds {', '.join(report.only)} only",
+                hint="Copy from another replica.",
+            )
+        lease_id, tables_of_it = secrets.token_hex(16), [t for t in report.tables if holds(only, t)]
         pinned: dict[str, tuple[Pinned, ...]] = await self._run(
-            self._pins.pin, lease_id, list(report.tables)
+            lent.pins.pin, lease_id, tables_of_it
         )
         try:
             # The replica may stand before a change that this node's tables have already.
             definitions = await self._run(self._base.journal.read_definitions, report.position)
             tables: tuple[OfferedTable, ...] = await self._run(_offers, report, pinned, definitions)
         except (NotFoundError, StorageError):
-            await self._run(self._pins.release, lease_id)
+            await self._run(lent.pins.release, lease_id)
             raise
+        self._pinned[lease_id] = lent.pins
         lease = Lease(
             lease_id=lease_id,
             token=secrets.token_urlsafe(32),
@@ -178,15 +217,49 @@ class Donor:
             chunk_bytes=config.replication_chunk_bytes,
             lease_s=config.replication_lease,
             tables=tables,
+            name=name,
+            pins=str(place_of_pins(lent.lake, lease_id))
+            if here and isinstance(lent.lake, Path)
+            else "",
         )
         return lease, pinned
 
-    async def _report(self, named: bool) -> WorkerReport:
+    async def _lake_of(self, name: str) -> _Lent:
+        """Return the lake of a replica of this site.
+
+        Raises:
+            NotFoundError: There is no such replica, or this node does not see its lake (definite).
+        """
+        given = self._replicas.lakes.get(name)
+        if name == MAIN or given is None:
+            if (main := self._lent.get(name)) is None or name != MAIN:
+                raise NotFoundError(
+                    f"node {self._config.node_id!r} has no replica {name!r}",
+                    hint="Copy from another replica.",
+                )
+            return main
+        known = self._lent.get(name)
+        if known is not None and str(known.lake) == given:
+            return known
+        lake = Path(given)
+        if not lake.is_absolute() or not await self._run(lake.is_dir):
+            raise NotFoundError(
+                f"node {self._config.node_id!r} lends no files of replica {name!r}: it sees no "
+                f"directory {given[:200]}",
+                hint="Copy from another replica.  Of replicas in buckets only the main one lends.",
+            )
+        lent = self._lent[name] = _Lent(lake, LakeTables(lake), Pins(lake))
+        await self._remove_stale(lent)
+        return lent
+
+    async def _report(self, named: bool, name: str) -> WorkerReport:
         """Return the report of the present lake; NotFoundError if it must not be a donor."""
-        node_id = self._config.node_id
-        own: OwnState | None = await self._run(read_replica_state, self._lake)
-        # A new lake has another worker; older reports do not describe it.
-        newest = self._replicas.own(None if own is None else own.worker_id)
+        lent = await self._lake_of(name)
+        node_id = replica_id(self._config.node_id, name)
+        own: OwnState | None = await self._run(read_replica_state, lent.lake)
+        newest = self._replicas.named(name)
+        if own is not None and newest is not None and own.worker_id != newest.report.worker_id:
+            newest = None  # a new lake has another worker; older reports do not describe it
         if newest is None or newest.report.position == 0:
             raise NotFoundError(
                 f"node {node_id!r} has no applied replica", hint="Copy from another site."
@@ -226,10 +299,11 @@ class Donor:
         self._leases.end(lease_id, "released")
 
     def _ended(self, lease_id: str) -> None:
-        self._threads.submit(self._unpin, lease_id)
+        pins = self._pinned.pop(lease_id, self._lent[MAIN].pins)
+        self._threads.submit(self._unpin, pins, lease_id)
 
-    def _unpin(self, lease_id: str) -> None:
-        if not self._pins.release(lease_id):
+    def _unpin(self, pins: Pinning, lease_id: str) -> None:
+        if not pins.release(lease_id):
             _log.warning("pins remain until the next start", lease=lease_id)
 
     # -- files -------------------------------------------------------------------------------------
@@ -299,20 +373,20 @@ class Donor:
             digests.append(self._chunks.file_digests(file))
         return digests
 
-    async def size(self) -> ReplicaSize:
-        """Return the live files of the replica: what a copy of it costs.
+    async def size(self, name: str = MAIN) -> ReplicaSize:
+        """Return the live files of a replica: what a copy of it costs.
 
         Raises:
             NotFoundError: No replica that is IN_SYNC (definite).
             StorageError: Its tables cannot be read.
         """
         # Also for a contested replica: an operator may name it as the donor.
-        report = await self._report(named=True)
+        report, lent = await self._report(True, name), await self._lake_of(name)
         files = {}
         for table, state in sorted(report.tables.items()):
-            key = (table, state.version)
+            key = (name, table, state.version)
             if key not in self._sizes:
-                place = self._tables.place(table)
+                place = lent.tables.place(table)
                 self._sizes[key] = await self._run(_sizes_of, place, state.version)
                 while len(self._sizes) > _MAX_SIZES:
                     del self._sizes[next(iter(self._sizes))]

@@ -34,7 +34,7 @@ from sparktxlog.errors import (
     NotFoundError,
 )
 from sparktxlog.files.durability import free_name, move_durably, storage_error, sync_parents
-from sparktxlog.protocol.master import first_view
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.runtime.commit_tables.site_places import owner_in_buckets, payloads_of, places_of
 from sparktxlog.runtime.leaving_fork.fork_search import (
     ClientApi,

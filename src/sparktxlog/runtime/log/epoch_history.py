@@ -125,6 +125,7 @@ def view_of(record: EpochRecord) -> View:
                 url=seat.url,
                 weight=seat.weight,
                 witness=seat.witness,
+                follower=seat.follower,
                 incarnation=seat.incarnation,
             )
             for seat in record.roster
@@ -148,6 +149,7 @@ def record_of(view: View, phase: Phase, before: EpochRecord | None, now: int) ->
             url=seat.url,
             weight=seat.weight,
             witness=seat.witness,
+            follower=seat.follower,
             incarnation=seat.incarnation,
         )
         for seat in view.roster

@@ -260,7 +260,7 @@ class Pruning:
                 transactions=kept_after - view.kept_after,
                 files=files,
                 limits=tuple(limit.value for limit in found.limits),
-                overrun=tuple(holder.node_id for holder in found.overrun),
+                overrun=tuple(holder.replica for holder in found.overrun),
                 held_by=found.held_by,
             )
         )
@@ -312,8 +312,8 @@ class Pruning:
 
     def _tell(self, found: Shortening, log_bytes: int, view: RetentionView) -> None:
         """Warn once for each worker that will need a copy, and once when it needs one."""
-        new = {f"overrun {h.node_id}": h for h in found.overrun}
-        new |= {f"endangered {h.node_id}": h for h in found.endangered}
+        new = {f"overrun {h.replica}": h for h in found.overrun}
+        new |= {f"endangered {h.replica}": h for h in found.endangered}
         for name, holder in sorted(new.items()):
             if name not in self._warned:
                 overrun = name.startswith("overrun")
@@ -321,7 +321,7 @@ class Pruning:
                     "worker needs a copy: the log outgrew tx-log-max-bytes"
                     if overrun
                     else "worker lags and will need a copy once the log outgrows tx-log-max-bytes",
-                    site=holder.node_id,
+                    site=holder.replica,
                     worker=holder.worker_id or "never reported",
                     position=holder.position,
                     published=view.published,
@@ -330,6 +330,6 @@ class Pruning:
                 )
         # There may be new warnings for a worker that moved on or got a copy.
         overrun_before = {
-            f"overrun {h.node_id}" for h in view.holders if h.position < view.kept_after
+            f"overrun {h.replica}" for h in view.holders if h.position < view.kept_after
         }
         self._warned = set(new) | (self._warned & overrun_before)

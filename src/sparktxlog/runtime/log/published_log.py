@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from sparktxlog.model.answers import ListedRun
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_versions import OrderedVersions
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -74,9 +75,16 @@ class PublishedLog(LogOwner):
         )
 
     def _replicas(self, view: View) -> dict[str, int]:
-        """Return the nodes that have a replica, and their incarnations."""
+        """Return the nodes whose replicas may hold the log back, and their incarnations.
+
+        That of a follower holds back only the follower's own log (P38).
+        """
         config, seats = self._base.config, view.roster
-        found = {str(seat.node_id): seat.incarnation for seat in seats if not seat.witness}
+        found = {
+            str(seat.node_id): seat.incarnation
+            for seat in seats
+            if seat.may_be_member or (seat.follower and seat.node_id == config.node_id)
+        }
         if "replica" not in config.roles:
             found.pop(config.node_id, None)
         return found
@@ -221,6 +229,20 @@ class PublishedLog(LogOwner):
             self._base.journal.read_segments, after, max(1, min(limit, _MAX_PAGE))
         )
         return published, segments
+
+    async def commits(self, after: int, upto: int, limit: int) -> OrderedVersions:
+        """Return what was ordered of commit tables after one position and up to another one.
+
+        Raises:
+            ExpiredError: `after` is before the kept log (definite).
+        """
+        end = min(upto, self._base.published.value)
+        if end <= after:
+            return OrderedVersions(upto=after)
+        found: OrderedVersions = await self._base.run_blocking(
+            self._base.journal.read_commits, after, end, max(1, min(limit, _MAX_PAGE))
+        )
+        return found
 
     def queue(self, after: int, limit: int) -> list[ListedRun]:
         """Return entries of the synchronized queue after a position."""

@@ -85,7 +85,11 @@ class Publisher:
         self._published, self._version = state.published, state.published_version
         self._epochs = epochs
         self._reserve = base.reserve
-        self._histories = HistoryTables(self._log_root, state.values[INSTANCE].decode())
+        self._checkpoint_every = config.log_checkpoint_interval
+        instance = state.values[INSTANCE].decode()
+        self._histories = HistoryTables(
+            self._log_root, instance, checkpoint_every=self._checkpoint_every
+        )
         #: Whether this node joins a log: an existing table is that of another log.
         self._joins = base.order is not None
         self._queue: QueueTable | None = None
@@ -334,7 +338,11 @@ class Publisher:
             if aside is not None:
                 _log.warning("queue table from before the summary was moved", path=str(aside))
         queue = QueueTable(
-            self._log_root, self._log_id, published_version=self._version, kept_after=kept_after
+            self._log_root,
+            self._log_id,
+            published_version=self._version,
+            kept_after=kept_after,
+            checkpoint_every=self._checkpoint_every,
         )
         self._compare(queue)
         if max(queue.position, kept_after) < self._published:

@@ -4,9 +4,9 @@ Three limits shorten the log from its oldest end, always at the end of a segment
 end.  They remove only what this node has published and every peer has in its own queue.
 
 - count (`tx-log-max-size`) and age (`tx-log-max-depth`, by the wall clock at ordering, never by
-  `ts`) remove only what every worker has applied.  There is one worker at each member; one that
-  never reported holds all of the log.  No segment was ordered after its successor, so a segment
-  whose clock was wrong is at least as old as the next one.
+  `ts`) remove only what every worker has applied.  There is at least one worker at each member; a
+  member of which none ever reported holds all of the log.  No segment was ordered after its
+  successor, so a segment whose clock was wrong is at least as old as the next one.
 - bytes (`tx-log-max-bytes`), the hard cap, also removes what workers have not applied, oldest
   first, but never what no replica has applied: no site could lend a copy.
 
@@ -16,12 +16,13 @@ log back any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
+from sparktxlog.model.replicas import MAIN, name_of, replica_id, site_of
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.storage.interfaces import PutValue, SegmentCut, Write
 
@@ -49,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The replica of one member, as it reported last."""
+    """A replica of one member, as it reported last."""
 
     node_id: str
     #: Empty: it never reported.
@@ -60,6 +61,15 @@ class Holder:
     known: bool = False
     #: Of its node when it reported: a node that returns with another disk has a new one (P21).
     incarnation: int = 1
+    #: Its name at its site.
+    name: str = MAIN
+    #: It holds all tables: only then its copy needs no others.
+    whole: bool = True
+
+    @property
+    def replica(self) -> str:
+        """The text by which the replica is known."""
+        return replica_id(self.node_id, self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +105,8 @@ class RetentionView:
     @property
     def copyable(self) -> int:
         """Position up to which some replica can lend a copy."""
-        best = max((holder.position for holder in self.holders if holder.known), default=0)
+        lenders = (one for one in self.holders if one.known and one.whole)
+        best = max((one.position for one in lenders), default=0)
         return min(self.agreed, best)
 
 
@@ -182,7 +193,7 @@ def _wanted(view: RetentionView, cut: SegmentCut, ordered_at: int, rest: float) 
 
 def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
     """Name the workers, peers and copies before the next cut: those at the least position."""
-    sites = {holder.node_id for holder in view.waiting if holder.position <= view.applied}
+    sites = {holder.replica for holder in view.waiting if holder.position <= view.applied}
     peers = {node_id for node_id, position in view.peers.items() if position <= view.applied}
     found = {f"worker of {site}" for site in sites} | {f"peer {peer}" for peer in peers}
     if any(position <= view.applied for position in view.copies):
@@ -194,17 +205,19 @@ def _held_by(view: RetentionView, last: int) -> tuple[str, ...]:
 
 
 class Holders:
-    """The last report of each member's replica; the journal keeps it over a restart.
+    """The last report of each replica of the members; the journal keeps it over a restart.
 
     Args:
-        members: Members of the cluster, each with one replica → its incarnation.
+        members: Members of the cluster, each with one replica at least → its incarnation.
     """
 
     def __init__(self, members: Mapping[str, int], saved: Mapping[str, bytes]) -> None:
+        self._members: Mapping[str, int] = members
         self._held: dict[str, Holder] = {}
-        for node_id in members:
-            if value := saved.get(_PREFIX + node_id):
-                self._held[node_id] = msgspec.msgpack.decode(value, type=Holder)
+        for key, value in saved.items():
+            if key.startswith(_PREFIX) and value:
+                found = msgspec.msgpack.decode(value, type=Holder)
+                self._held[found.replica] = found
         self.set_members(members)
 
     def note(self, report: WorkerReport, verdict: ReplicaVerdict) -> list[Write]:
@@ -212,19 +225,28 @@ class Holders:
 
         A report of a replica of another log is ignored.
         """
-        if report.node_id not in self._held or verdict is ReplicaVerdict.FOREIGN:
+        if report.node_id not in self._members or verdict is ReplicaVerdict.FOREIGN:
             return []
         holder = Holder(
             node_id=report.node_id,
             worker_id=report.worker_id,
             position=report.position,
             known=verdict is ReplicaVerdict.IN_SYNC,
-            incarnation=self._held[report.node_id].incarnation,
+            incarnation=self._members[report.node_id],
+            name=report.name,
+            whole=not report.only,
         )
-        if holder == self._held[report.node_id]:
+        if holder == self._held.get(holder.replica):
             return []
-        self._held[report.node_id] = holder
-        return [PutValue(name=_PREFIX + report.node_id, value=msgspec.msgpack.encode(holder))]
+        self._held[holder.replica] = holder
+        return [PutValue(name=_PREFIX + holder.replica, value=msgspec.msgpack.encode(holder))]
+
+    def keep_only(self, site: str, names: Collection[str]) -> list[Write]:
+        """Forget the replicas of a site but these; return the writes that keep that."""
+        gone = [one for one in self._held if site_of(one) == site and name_of(one) not in names]
+        for one in gone:
+            del self._held[one]
+        return [PutValue(name=_PREFIX + one, value=b"") for one in gone]
 
     def set_members(self, members: Mapping[str, int]) -> None:
         """Set the members and their incarnations.
@@ -232,15 +254,19 @@ class Holders:
         A node that is no member any more does not hold the log back.  One that returned with
         another disk has no replica until its worker reports: it lends no copy.
         """
-        new = (Holder(node_id=name, incarnation=members[name]) for name in sorted(members))
-        known = self._held
+        self._members = members
         self._held = {
-            one.node_id: found
-            if (found := known.get(one.node_id)) and found.incarnation == one.incarnation
-            else one
-            for one in new
+            replica: found
+            for replica, found in sorted(self._held.items())
+            if members.get(found.node_id) == found.incarnation
         }
 
     def all(self) -> tuple[Holder, ...]:
-        """Return the holders by site."""
-        return tuple(self._held.values())
+        """Return the holders by site; a site without any report holds all of the log."""
+        sites = {holder.node_id for holder in self._held.values()}
+        silent = (
+            Holder(node_id=name, incarnation=found)
+            for name, found in self._members.items()
+            if name not in sites
+        )
+        return tuple(sorted((*self._held.values(), *silent), key=lambda one: one.replica))

@@ -17,6 +17,7 @@ import structlog
 from sparktxlog.config import NodeConfig
 from sparktxlog.errors import (
     CommitStateUnknownError,
+    FollowerError,
     ForeignLogError,
     InvalidRequestError,
     LocalProtocolError,
@@ -28,6 +29,7 @@ from sparktxlog.model.answers import (
     Reachability,
     UnseenTransactions,
 )
+from sparktxlog.model.epoch import FollowedNode
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.synchro_holders import DEFAULT_EXPRESSION
 from sparktxlog.model.values import split_urls
@@ -53,8 +55,9 @@ from sparktxlog.transport.greeting import Greeter
 _log = structlog.get_logger("sparktxlog.epochs")
 
 #: Phases in which transactions of waiting clients may never get further at this node.
-_DETACHED = (Phase.IDLE, Phase.JOINING, Phase.FAULT)
-_TAKING_PART = (Phase.NORMAL, Phase.SUSPECT, Phase.WEDGED, Phase.WITNESS)
+_DETACHED = (Phase.IDLE, Phase.JOINING, Phase.FOLLOWING, Phase.FAULT)
+_CALM = (Phase.NORMAL, Phase.WITNESS, Phase.FOLLOWING)
+_TAKING_PART = (*_CALM, Phase.SUSPECT, Phase.WEDGED)
 
 Edit = Callable[[tuple[Seat, ...]], tuple[Seat, ...]]
 
@@ -99,7 +102,7 @@ class Epochs:
         self.restriction.look()
         if news.phase is not Phase.IDLE:  # JOINING follows at once
             self.history.take_up(news.view, news.phase)
-        level = _log.info if news.phase in (Phase.NORMAL, Phase.WITNESS) else _log.warning
+        level = _log.info if news.phase in _CALM else _log.warning
         level(
             "phase",
             phase=news.phase.value,
@@ -252,8 +255,10 @@ class Epochs:
         view = self._master.view
         found: list[OperatorWarning] = []
         voters = [seat.node_id for seat in view.roster if seat.weight]
-        if len(view.roster) > 1 and len(voters) == 1:
-            others = ", ".join(seat.node_id for seat in view.roster if not seat.weight)
+        if sum(not seat.follower for seat in view.roster) > 1 and len(voters) == 1:
+            others = ", ".join(
+                seat.node_id for seat in view.roster if not (seat.weight or seat.follower)
+            )
             text = (
                 f"{voters[0]} alone has all votes, as `peer force` leaves it: without it {others} "
                 "cannot go on.  Give votes back with `sparktxlog peer set NODE --weight 1`."
@@ -319,9 +324,43 @@ class Epochs:
                     position=position,
                 )
 
+    def check_no_follower(self) -> None:
+        """Refuse what a follower does not take, or does not know (P38).
+
+        Raises:
+            FollowerError: This node is one; nothing happened (definite).
+        """
+        view = self._master.view
+        if self._master.phase is not Phase.FOLLOWING:
+            return
+        found = {seat.node_id: seat.url for seat in view.roster if seat.node_id in view.members}
+        for peer in self._config.peers:  # of the first epoch, or with other addresses
+            if peer.id in view.members:
+                found[peer.id] = found.get(peer.id) or peer.url
+        members = [split_urls(found[node])[0] for node in view.members if found.get(node)]
+        raise FollowerError(
+            f"node {self._node_id!r} is a follower: it reads what the log has, and no more",
+            hint=f"Ask a member: {', '.join(members)}.  A client that is given several URLs goes "
+            "on to one by itself.",
+            members=members,
+        )
+
+    def following(self) -> FollowedNode | None:
+        """Return from which node this one gets the queue, and how far it is; None = no follower."""
+        if (pulling := self._master.pulling) is None:
+            return None
+        upstream = pulling.upstream(self._now())
+        return {
+            "upstream": str(upstream.node) or None,
+            "linked": upstream.linked,
+            "heard_s": None if upstream.heard_us is None else round(upstream.heard_us / 1e6, 3),
+            "lacks": upstream.lacks,
+            "lags_s": round(upstream.lags_us / 1e6, 3),
+        }
+
     @property
     def takes_part(self) -> bool:
-        """Whether this node takes part in its epoch: it orders, or the members count its vote."""
+        """Whether this node takes part in its epoch: it orders or follows, or its vote counts."""
         return self._master.phase in _TAKING_PART and self._admitted and not self.ignorance()
 
     @property
@@ -368,6 +407,7 @@ class Epochs:
                     "url": seat.url,
                     "weight": seat.weight,
                     "witness": seat.witness,
+                    "follower": seat.follower,
                     "incarnation": seat.incarnation,
                     "member": seat.node_id in view.members,
                 }
@@ -485,7 +525,14 @@ def differences(config: NodeConfig, view: View, used: Mapping[str, str]) -> list
         )
     for place in config.places:
         seat = view.seat(place.id)
-        if seat is not None and seat.weight != place.weight:
+        if seat is not None and seat.follower != place.follower:
+            roles = ("master", "follower")
+            found.append(
+                f"the role of {place.id} is {roles[place.follower]} in the configuration, "
+                f"{roles[seat.follower]} is in force: run `sparktxlog peer set {place.id} --role "
+                f"{roles[place.follower]}`, or change the configuration."
+            )
+        elif seat is not None and seat.weight != place.weight:
             found.append(
                 f"the weight of {place.id} is {place.weight} in the configuration, {seat.weight} "
                 f"is in force: run `sparktxlog peer set {place.id} --weight {place.weight}`, or "
@@ -499,6 +546,8 @@ def first_reason(phase: Phase, view: View, node_id: NodeId) -> str:
     if phase is Phase.JOINING:
         members = ", ".join(member for member in view.members if member != node_id)
         return f"no member of epoch {view.epoch} at the start: waits for {members} to admit it"
+    if phase is Phase.FOLLOWING:
+        return "follows the queue, without vote and promise"
     if phase is Phase.WEDGED:
         return f"promised a ballot before the start: what follows epoch {view.epoch} is open"
     return ""

@@ -27,7 +27,13 @@ _US = 1_000_000
 def configured_seats(config: NodeConfig) -> tuple[Seat, ...]:
     """Return the roster that the configuration describes, in precedence order."""
     return tuple(
-        Seat(node_id=place.id, url=place.url, weight=place.weight, witness=place.witness)
+        Seat(
+            node_id=place.id,
+            url=place.url,
+            weight=place.weight,
+            witness=place.witness,
+            follower=place.follower,
+        )
         for place in config.places
     )
 
@@ -63,6 +69,7 @@ def core_config(
         auto_evict=config.eviction == "auto",
         quorum_rule=config.quorum_rule,
         roster=configured_seats(config),
+        follow=config.follow,
         # A witness keeps no queue whose ids could be repeated.
         id_window=1 if config.is_witness else config.id_window,
         id_window_us=int(config.id_window_time * _US),

@@ -169,7 +169,12 @@ class Joining:
         base = self._base
         if base.master.view.epoch != base.core.epoch:
             return []
-        unheard = {node_id for node_id in base.links if not base.master.heard(node_id)}
+        view = base.master.view
+        unheard = {
+            node_id
+            for node_id in base.links
+            if not (base.master.heard(node_id) or view.follows(node_id))
+        }
         return sorted(unheard - self._taken)
 
     def accept_order(self, hello: Hello) -> None:
@@ -271,6 +276,9 @@ class Joining:
             if not self.awaited():
                 self._base.fail(self._base.remains)
             return
+        pulling = self._base.master.pulling
+        if pulling is not None and link.node_id not in pulling.sources():
+            return  # a follower begins with the queue of a node that it follows (P38)
         if self._order is not None and not self.settled.is_set() and self._task is None:
             order = self._order
             self._task = self._start(

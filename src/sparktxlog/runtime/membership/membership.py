@@ -27,7 +27,7 @@ from sparktxlog.protocol.messages.events import Event, LinkChanged, PayloadArriv
 from sparktxlog.protocol.messages.posts import RunHeader
 from sparktxlog.protocol.messages.versions import OLDEST, deciders
 from sparktxlog.protocol.messages.view import Phase, Seat, View
-from sparktxlog.protocol.order.status import MasterStatus, PeerStatus
+from sparktxlog.protocol.order.status import MasterStatus, PeerStatus, compared
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.epochs import Epochs, elsewhere, has_moved
@@ -171,9 +171,10 @@ class Membership(GreetingNode):
         """Return whether this node has nothing of the log yet."""
         return self._base.is_fresh()
 
-    def is_joining(self) -> bool:
-        """Return whether this node has the log, and waits to be admitted."""
-        return self._base.master.phase is Phase.JOINING
+    def is_joining(self, node_id: str) -> bool:
+        """Return whether this node cannot know a node's disk: it has the log, and is no member."""
+        phase, view = self._base.master.phase, self._base.master.view
+        return phase is Phase.JOINING or (phase is Phase.FOLLOWING and not view.follows(node_id))
 
     def is_linked(self, node_id: str) -> bool:
         """Return whether a node's known instance is linked; test a link that is up again."""
@@ -284,6 +285,7 @@ class Membership(GreetingNode):
             hears=self.epochs.linked_nodes,
             data=self._own_data,
             pace=self.aside.own,
+            replicas=self._replicas.names,
             supervisor=self._base.supervisor,
         )
 
@@ -349,7 +351,7 @@ class Membership(GreetingNode):
 
     def missed(self, run: RunHeader | None = None) -> None:
         """Note that nobody has a run any more; None = a part of the queue."""
-        if self._base.master.phase is Phase.JOINING:
+        if self._base.master.phase in (Phase.JOINING, Phase.FOLLOWING):
             digest = b"" if run is None else run.digest
             self.joining.note_missed(self._base.config.log_id, self._base.core.incarnation, digest)
 
@@ -390,10 +392,12 @@ class Membership(GreetingNode):
                 busy=False,
                 known_of_me=None,
             )
-            found.append(self._peer(seat, peer, link, now))
+            found.append(self._peer(seat, peer, link, status.acquired, now))
         return found
 
-    def _peer(self, seat: Seat, peer: PeerStatus, link: PeerLink, now: int) -> PeerState:
+    def _peer(
+        self, seat: Seat, peer: PeerStatus, link: PeerLink, acquired: dict[str, int], now: int
+    ) -> PeerState:
         heard_at, traffic = peer.last_post_at, link.traffic
         trip_s = link.posts.round_trip_s
         pace = self.aside.paces.get(peer.peer, SitePace())
@@ -416,6 +420,7 @@ class Membership(GreetingNode):
             "round": peer.round,
             "busy": peer.busy,
             "acquired": dict(peer.acquired),
+            "stands": None if heard_at is None else compared(acquired, peer.acquired),
             "clock_offset_us": peer.clock_offset_us,
             "sent_bytes": traffic.sent_bytes,
             "received_bytes": traffic.received_bytes,
@@ -425,4 +430,5 @@ class Membership(GreetingNode):
             "pushes_dropped": traffic.pushes_dropped,
             "member": seat.node_id in self._base.master.view.members,
             "witness": seat.witness,
+            "follower": seat.follower,
         }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from sparktxlog.errors import NoQuorumError
+from sparktxlog.errors import MembersMissingError, NoQuorumError
 from sparktxlog.model.answers import ShownRestriction
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level
@@ -88,6 +88,30 @@ class Restriction:
                 level.value for level in Level if LEVEL_RANK[level] <= LEVEL_RANK[self._reachable]
             ],
         }
+
+    def check_whole(self, size_bytes: int, limit_bytes: int) -> None:
+        """Refuse a transaction above a size while a node with data is missing, or no member.
+
+        Raises:
+            MembersMissingError: It was not accepted (definite).
+        """
+        view, up = self._master.view, {str(self._node_id), *self._links_up()}
+        if self._master.phase is not Phase.NORMAL:  # in NORMAL nobody is suspected
+            up.difference_update(self._master.status().suspects)
+        there = up.intersection(view.members)
+        missing = [
+            str(seat.node_id)
+            for seat in view.roster
+            if not seat.witness and seat.node_id not in there
+        ]
+        if missing:
+            raise MembersMissingError(
+                f"the transaction has {size_bytes:,} bytes, and {', '.join(missing)} would have to "
+                f"catch up with it; above {limit_bytes:,} all sites must be there",
+                waits_for=missing,
+                size_bytes=size_bytes,
+                limit_bytes=limit_bytes,
+            )
 
     def check(self, level: Level, patience_s: float) -> None:
         """Refuse a new transaction that cannot reach its level before others return.

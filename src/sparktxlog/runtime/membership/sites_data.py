@@ -96,7 +96,9 @@ class SitesData:
 
         Raises:
             NotFoundError: This node is a witness, which hears of no transactions (definite).
+            FollowerError: This node is a follower, to which nobody says what it holds (definite).
         """
+        self._membership.epochs.check_no_follower()
         base = self._base
         if base.config.is_witness:
             raise NotFoundError(
@@ -125,12 +127,13 @@ class SitesData:
         return self._looked[1]
 
     def _in_sync(self) -> dict[str, int]:
-        """Return site → position of its replica that is in sync and not contested."""
-        return {
-            line["node_id"]: int(line["position"])
-            for line in self._all_replicas.status(self._base.clock.now(), tables=False)
-            if line["verdict"] == "IN_SYNC" and not line.get("contested")
-        }
+        """Return site → furthest position of a replica with all tables that is in sync."""
+        found = dict[str, int]()
+        for line in self._all_replicas.status(self._base.clock.now(), tables=False):
+            if line["verdict"] == "IN_SYNC" and not line.get("contested") and not line["only"]:
+                site = line["node_id"]
+                found[site] = max(found.get(site, 0), int(line["position"]))
+        return found
 
     def _own_site(self, replicas: Mapping[str, int]) -> Site:
         own = str(self._base.config.node_id)
@@ -143,13 +146,13 @@ class SitesData:
         )
 
     def _sites(self) -> list[Site]:
-        """Return this site and those of the peers that are no witnesses."""
+        """Return this site and those of the peers that are no witnesses and no followers."""
         master, status, replicas = self._base.master, self._base.master.status(), self._in_sync()
         state = master.member_state()
         found = [self._own_site(replicas)]
         for peer in status.peers:
             seat = master.view.seat(peer.peer)
-            if seat is None or seat.witness:
+            if seat is None or not seat.may_be_member:
                 continue
             name = str(peer.peer)
             shown = {str(origin): last for origin, last in peer.acquired.items()}
@@ -172,10 +175,13 @@ class SitesData:
 
 
 def voters_without(base: Foundation) -> dict[str, tuple[list[str], bool]]:
-    """Return for each node the others that answer, witnesses too, and if they are a majority."""
+    """Return for each node the others that answer, witnesses too, and if they are a majority.
+
+    Followers have no vote, and their loss changes nothing.
+    """
     status, view = base.master.status(), base.master.view
     answering = {str(status.node_id), *(name for name, link in base.links.items() if link.up)}
-    seats = [str(seat.node_id) for seat in view.roster]
+    seats = [str(seat.node_id) for seat in view.roster if not seat.follower]
     answering = (answering & set(seats)) - set(map(str, status.suspects))
     left = {site: sorted(answering - {site}) for site in seats}
     return {site: (voters, view.elects(voters)) for site, voters in left.items()}

@@ -16,6 +16,7 @@ import structlog
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.site_data import SitePace
 from sparktxlog.protocol.messages.events import StoodAside
+from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.storage.interfaces import PutValue
@@ -70,8 +71,8 @@ class StandingAside:
         limit_s = self._base.settings.in_force.slow_write_limit
         seconds = self._core.executor.pace.seconds
         before = self.aside
-        if not limit_s:
-            self.aside = False
+        if not limit_s or self._base.master.phase is Phase.FOLLOWING:
+            self.aside = False  # nobody waits for a follower
         elif seconds is not None:
             self.aside = seconds > (limit_s / 2 if before else limit_s)
         if self.aside and not self._core.executor.depth:

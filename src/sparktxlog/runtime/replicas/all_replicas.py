@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,28 @@ from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.delta.log_files import TablePlace
-from sparktxlog.errors import InvalidRequestError, NotAppliedError, NotFoundError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    NotAppliedError,
+    NotFoundError,
+    RemoteProtocolError,
+)
 from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
+from sparktxlog.model.replicas import MAIN, MOST_REPLICAS
 from sparktxlog.model.report import OwnReport, Recount, WorkerReport
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.copy_orders import CopyOrders
+from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.donors.donor_sizes import DonorSizes
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.leaving_fork.leftover_log import read_replica_state
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.replicas.differences import Differences
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.lag_history import LagHistory
 from sparktxlog.runtime.replicas.planning import Planning
+from sparktxlog.runtime.replicas.registration import Registration
 from sparktxlog.runtime.replicas.transfers import RunningCopy, Transfers, check_transfer
 
 _MAX_WAIT_S = 300.0
@@ -47,6 +54,7 @@ class AllReplicas:
         log: PublishedLog,
         replicas: Replicas,
         transfers: Transfers,
+        donor: Donor,
         lake: TablePlace,
     ) -> None:
         self._base = base
@@ -55,12 +63,14 @@ class AllReplicas:
         self._log = log
         self.replicas = replicas
         self._transfers = transfers
-        #: Worker and lake of the last report of this site.
-        self._believed = ("", "")
+        self._registration = Registration(base, replicas)
+        #: Set for a moment when a replica moved.
+        self._moved = asyncio.Event()
         #: Completes reports that contain only changes.
         self.reports = ReportReceiver()
-        self.planning = Planning(base, replicas, core.executor, DonorSizes(base, lake))
-        self.copy_orders = CopyOrders(base, self.planning)
+        sizes = DonorSizes(base, lake, lakes=replicas.lakes, own_size=donor.size)
+        self.planning = Planning(base, replicas, core.executor, sizes)
+        self.copy_orders = CopyOrders(base, self.planning, donor)
         self.differences = Differences(base, replicas)
         self.lag = LagHistory(base, replicas, log.publisher.note_rows)
 
@@ -85,14 +95,14 @@ class AllReplicas:
         """Take a report that a worker sent to this node; answer as `accept_report`.
 
         Raises:
-            InvalidRequestError: It is of another lake than this node's (definite).
+            InvalidRequestError: As `Registration.take` (definite).
         """
-        if report.node_id == self._node_id:
-            self._check_lake(report)
+        if report.node_id == self._node_id and (writes := self._registration.take(report)):
+            self._core.executor.put([AsideWrite(writes=writes)])
         return self.accept_report(report.for_peers())
 
     def accept_report(self, report: WorkerReport) -> ReportAnswer:
-        """Judge the report of this site's worker: verdict, plan and reason; pass it on to peers."""
+        """Judge the report of a worker of this site: verdict, plan and reason; pass it on."""
         if report.node_id != self._node_id:
             return {
                 "verdict": "FOREIGN",
@@ -106,59 +116,42 @@ class AllReplicas:
         self.planning.learn_replay(whole.pace)
         answer = self._judge(whole, self._base.clock.now())
         # Unchanged reports are passed on too, so that all sites see which workers are alive.
-        self._pass_on()
+        self._pass_on(whole.replica)
         return {**answer, "kept": report.label} if report.label else answer
-
-    def _check_lake(self, report: OwnReport) -> None:
-        """Refuse a worker whose tables are not those that this node shows and lends.
-
-        Raises:
-            InvalidRequestError: It has another lake (definite).
-        """
-        config = self._base.config
-        given, lake = (report.worker_id, report.lake), config.lake_dir
-        if not report.lake or given == self._believed:
-            return
-        if config.lake_url is not None:
-            self._check_bucket(report.lake, config.lake_url)
-            self._believed = given
-            return
-        is_same = os.path.realpath(report.lake) == os.path.realpath(lake)
-        if not is_same and not Path(report.lake).is_dir():
-            # Perhaps the worker's machine has the lake at another place.
-            there = read_replica_state(lake)
-            is_same = there is not None and there.worker_id == report.worker_id
-        if is_same:
-            self._believed = given
-            return
-        raise InvalidRequestError(
-            f"worker {report.worker_id[:80]} applies the log to the lake {report.lake[:200]}, and "
-            f"this node shows and lends {lake}",
-            hint="Leave --lake out, or name the node of that lake (--url). If the lake was moved: "
-            "set lake-dir of this node to its new place, and start the node again.",
-            field="lake",
-            value=report.lake[:200],
-        )
-
-    @staticmethod
-    def _check_bucket(given: str, lake: str) -> None:
-        # Hadoop's name for the same scheme.
-        if given.replace("s3a://", "s3://", 1) != lake.replace("s3a://", "s3://", 1):
-            raise InvalidRequestError(
-                f"the worker applies the log to the lake {given[:200]}, and this node shows {lake}",
-                hint="Leave --lake out, or set lake-url of this node to the worker's lake.",
-                field="lake",
-                value=given[:200],
-            )
 
     def accept_foreign_report(self, report: WorkerReport) -> bool:
         """Take a report of a peer's worker; False: its base is not kept here, send it whole."""
+        if not self.replicas.has_room(report):
+            raise RemoteProtocolError(
+                f"site {report.node_id!r} has more than {MOST_REPLICAS} replicas",
+                site=report.node_id,
+            )
         whole = self.reports.complete(report)
         if whole is None:
             return False
         heard_at = 0 if whole.age_us < 0 else self._base.clock.now() - whole.age_us
         self._judge(replace(whole, age_us=0), heard_at)
         return True
+
+    def keep_only(self, site: str, names: Collection[str]) -> None:
+        """Forget the replicas of a peer's site that it does not name any more."""
+        writes = self._log.holders.keep_only(site, names)
+        if self.replicas.keep_only(site, names) or writes:
+            self._core.executor.put([AsideWrite(writes=writes)])
+
+    async def forget(self, name: str) -> None:
+        """Forget a replica of this site, durably, also at the peers: it holds nothing back.
+
+        Raises:
+            NotFoundError: There is none of that name (definite).
+            InvalidRequestError: Its worker runs (definite).
+        """
+        self._registration.check_forgettable(name)
+        writes = self.replicas.unregister(name)
+        writes += self._log.holders.keep_only(self._node_id, self.replicas.names())
+        for link in self._base.links.values():
+            link.posts.tell()
+        await self._core.executor.write(writes)
 
     def judge_again(self) -> None:
         """Judge again the reports whose positions this node's queue has reached."""
@@ -190,20 +183,20 @@ class AllReplicas:
             answer: ReportAnswer = {"verdict": "", "plan": "", "reason": reason}
         else:
             answer = self._judge(state.newest, state.heard_at)
-            self._pass_on()
+            self._pass_on(state.report.replica)
         await self._core.executor.write(writes)
         return answer
 
-    def _pass_on(self) -> None:
-        """Send the report of this site's worker to the peers, with the results of recounts."""
-        report = self.replicas.state(self._node_id).report
+    def _pass_on(self, replica: str) -> None:
+        """Send the report of a worker of this site to the peers, with the results of recounts."""
+        report = self.replicas.state(replica).report
         for link in self._base.links.values():
             link.posts.report([report])
 
     def _judge(self, report: WorkerReport, heard_at: int) -> ReportAnswer:
         holders = self._log.holders
         comparison, changed, writes = self.replicas.accept(report, heard_at)
-        report = self.replicas.state(report.node_id).report
+        report = self.replicas.state(report.replica).report
         writes = [*writes, *holders.note(report, comparison.verdict)]
         answer = self._answer(report, comparison)
         turned = self.replicas.turned()
@@ -218,6 +211,8 @@ class AllReplicas:
             self._log.publisher.note(report)
         if changed or turned.states:
             self._core.receipts.replicas_moved()
+            self._moved.set()  # wakes those that wait now
+            self._moved.clear()
         return answer
 
     def _answer(self, report: WorkerReport, comparison: Comparison) -> ReportAnswer:
@@ -233,7 +228,7 @@ class AllReplicas:
             answer["of_tables"] = True
         if comparison.contest is not None:
             answer["contested"] = True
-            answer["recount"] = self.replicas.recount_due()
+            answer["recount"] = self.replicas.recount_due(report.name)
         return answer
 
     # -- catch-ups ---------------------------------------------------------------------------------
@@ -241,14 +236,14 @@ class AllReplicas:
     async def order_copy(
         self, worker_id: str, *, forced: bool, donor: str = "", failed: Collection[str] = ()
     ) -> CopyTicket:
-        """Return the ticket for a copy of another site's replica, as `CopyOrders.order`."""
+        """Return the ticket for a copy of another replica, as `CopyOrders.order`."""
         ticket = await self.copy_orders.order(worker_id, forced=forced, donor=donor, failed=failed)
         self._transfers.started(
             RunningCopy(
                 copy_id=ticket.copy_id,
                 worker_id=worker_id,
                 decision=ticket.decision,
-                donors=(ticket.lease.node_id,),
+                donors=(ticket.lease.replica,),
                 started_at=self._base.clock.now(),
                 position=ticket.lease.position,
             )
@@ -269,18 +264,18 @@ class AllReplicas:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def signatures(self, after: int, limit: int) -> SiteSignatures:
-        """Return the own replica's signatures at the ends of its batches, positions ascending."""
+    def signatures(self, after: int, limit: int, replica: str = MAIN) -> SiteSignatures:
+        """Return an own replica's signatures at the ends of its batches, positions ascending."""
         return {
             "node_id": self._node_id,
             "replicas": [
                 {
                     "worker_id": state.report.worker_id,
+                    "name": state.report.name,
                     "position": state.report.position,
                     "verdict": state.comparison.verdict.value,
                 }
-                for state in self.replicas.states()
-                if state.report.node_id == self._node_id
+                for state in self.replicas.of_own_site()
             ],
             "signatures": [
                 {
@@ -291,34 +286,52 @@ class AllReplicas:
                         for name, table in sorted(report.tables.items())
                     },
                 }
-                for report in self.replicas.history(after, limit)
+                for report in self.replicas.history(after, limit, replica)
             ],
         }
 
-    async def snapshot(self, position: int | None, at_least: int, timeout: float) -> SnapshotAnswer:
-        """Return the table versions of the local replica at one position.
+    async def snapshot(
+        self,
+        position: int | None,
+        at_least: int,
+        timeout: float,
+        replica: str = "",
+        table: str = "",
+    ) -> SnapshotAnswer:
+        """Return the table versions of a local replica at one position.
+
+        Args:
+            replica: Its name; empty = the most current one that holds the table.
+            table: Empty = all tables, as far as one replica holds them.
 
         Raises:
             NotAppliedError: The replica has not reached it; fields have both positions (definite).
-            NotFoundError: No batch ended at that position (definite).
+            NotFoundError: No replica has the name, or no batch ended at that position (definite).
             DivergedError: The replica differs from the log, with the reason; an earlier position
                 can still be requested (definite).
         """
         replicas, wanted = self.replicas, max(at_least, position or 0)
-        kept = position is not None and replicas.snapshot(position) is not None
+        names = [self._named(replica)] if replica else replicas.readable(table)
+        kept = position is not None and any(replicas.snapshot(position, one) for one in names)
         if not kept:
-            replicas.refuse_diverged()
-            await self._core.receipts.wait_applied(wanted, 0, min(timeout, _MAX_WAIT_S))
-            replicas.refuse_diverged()
-        applied = replicas.applied(0)
+            replicas.refuse_diverged(names[0])
+            await self._wait(replica, table, wanted, min(timeout, _MAX_WAIT_S))
+            names = names if replica else replicas.readable(table)
+            names.sort(key=lambda one: replicas.applied_by(one) < wanted)
+            replicas.refuse_diverged(names[0])
+        if position is not None:
+            names.sort(key=lambda one: replicas.snapshot(position, one) is None)
+        name = names[0]
+        applied = replicas.applied_by(name)
         if not kept and (applied < wanted or applied == 0):
+            which = "the local replica" if name == MAIN else f"the local replica {name!r}"
             raise NotAppliedError(
-                f"the local replica has applied position {applied}, requested was {wanted}",
+                f"{which} has applied position {applied}, requested was {wanted}",
                 hint="Run a worker: sparktxlog apply, or spark-submit.sh jobs/apply.py.",
                 applied=applied,
                 position=wanted,
             )
-        report = replicas.snapshot(position)
+        report = replicas.snapshot(position, name)
         if report is None:
             raise NotFoundError(
                 f"no batch of the local replica ended at position {position}",
@@ -328,6 +341,8 @@ class AllReplicas:
             )
         places = await self._base.run_blocking(self._places_of, report, applied)
         return {
+            "replica": name,
+            "others": names[1:],
             "position": report.position,
             "chain_hash": report.chain_hash,
             "tables": {
@@ -342,16 +357,49 @@ class AllReplicas:
             },
         }
 
+    def _named(self, name: str) -> str:
+        """Return a name if a replica of this site has it; else raise NotFoundError (definite)."""
+        known = [state.report.name for state in self.replicas.of_own_site()]
+        if name not in known:
+            raise NotFoundError(
+                f"site {self._node_id} has no replica {name[:80]!r}",
+                hint=f"It has {', '.join(known)}." if known else "No worker has reported yet.",
+                replica=name[:80],
+            )
+        return name
+
+    async def _wait(self, replica: str, table: str, wanted: int, timeout_s: float) -> None:
+        """Wait until a replica that may be read has applied a position, or the timeout.
+
+        Args:
+            replica: Only this one; empty = one that holds the table.
+        """
+        replicas = self.replicas
+        if not replica and len(replicas.of_own_site()) <= 1:
+            await self._core.receipts.wait_applied(wanted, 0, timeout_s)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not any(
+                    replicas.applied_by(one) >= wanted
+                    for one in ([replica] if replica else replicas.readable(table))
+                ):
+                    await self._moved.wait()
+
     def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path | str]:
         """Return where the tables of a report are now: some may be dropped since (P33)."""
-        lake, url = self._base.config.lake_dir, self._base.config.lake_url
+        lake: Path | None = self._base.config.lake_dir
+        url = self._base.config.lake_url
+        if (named := self.replicas.lakes.get(report.name)) is not None:
+            lake, url = (Path(named), None) if named.startswith("/") else (None, named)
         places: dict[str, Path | str] = {
-            name: lake / name if url is None else f"{url}/{name}" for name in report.tables
+            name: f"{url}/{name}" if url is not None or lake is None else lake / name
+            for name in report.tables
         }
         for name, position in self._base.journal.read_drops(report.position).items():
             if name not in places:
                 continue
-            if url is not None:
+            if url is not None or lake is None:
                 if position <= applied:
                     entry = entry_id(Kind.DROPPED, name, str(position))
                     places[name] = f"{url}/{OF_LAKE}/{entry}/{CONTENT}"
@@ -386,11 +434,13 @@ class AllReplicas:
 
     def _overrun_and_absent(self) -> list[dict[str, Any]]:
         """Return lines of replicas that need a copy and have not reported since the start."""
-        heard = {state.report.node_id for state in self.replicas.states()}
+        heard = {state.report.replica for state in self.replicas.states()}
         return [
             {
                 "worker_id": holder.worker_id,
                 "node_id": holder.node_id,
+                "name": holder.name,
+                "only": [],
                 "position": holder.position,
                 "chain_hash": "",
                 "verdict": "",
@@ -403,7 +453,7 @@ class AllReplicas:
                 "table_count": 0,
             }
             for holder in self._log.holders.all()
-            if holder.node_id not in heard and holder.position < self._base.kept_after.value
+            if holder.replica not in heard and holder.position < self._base.kept_after.value
         ]
 
 

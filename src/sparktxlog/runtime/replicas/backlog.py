@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from sparktxlog.catchup.estimates import Workload
 from sparktxlog.errors import ExpiredError
+from sparktxlog.model.replicas import holds
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.storage.journal.journal import Journal
 
 _PAGE = 500
-#: Sums that are kept; usually there is one worker at a site.
+#: Sums that are kept; usually there are one or a few workers at a site.
 _MAX_WORKERS = 16
 _PLACED = (OperationKind.APPEND.value, OperationKind.OVERWRITE.value)
 _KEYED = (
@@ -42,12 +43,14 @@ class _Sum:
     segments: int = 0
     keyed: set[str] = field(default_factory=set)
 
-    def add(self, segment: Segment, interval: int) -> None:
+    def add(self, segment: Segment, interval: int, only: tuple[str, ...]) -> None:
         if not self.segments:
             self.batches += 1
         self.segments += 1
         self.transactions += segment.transactions
         for effect in segment.effects:
+            if not holds(only, effect.table):
+                continue
             size_bytes = sum(file.size_bytes for file in effect.files)
             if effect.kind in _PLACED:
                 self.appended_bytes += size_bytes
@@ -83,8 +86,13 @@ class Backlog:
         self._interval = signature_interval
         self._sums: OrderedDict[str, _Sum] = OrderedDict()
 
-    def measure(self, worker_id: str, position: int, published: int) -> Workload | None:
+    def measure(
+        self, worker_id: str, position: int, published: int, only: tuple[str, ...] = ()
+    ) -> Workload | None:
         """Return the work of a replay from `position`; blocks, one call at a time.
+
+        Args:
+            only: Patterns of the tables that the worker's replica holds; empty = all.
 
         Returns:
             None if the published segments do not reach back to the position.
@@ -100,7 +108,7 @@ class Backlog:
             if not page or page[0].first > total.end + 1:
                 return None
             for segment in page:
-                total.add(segment, self._interval)
+                total.add(segment, self._interval, only)
         self._sums[worker_id] = total
         while len(self._sums) > _MAX_WORKERS:
             self._sums.popitem(last=False)

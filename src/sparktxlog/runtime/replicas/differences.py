@@ -18,6 +18,8 @@ from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES
 
 #: Most transactions that are named, and most that are looked through.
 _NAMED, _LOOKED = 20, 10_000
+#: Of a table without a difference this many are looked through.
+_RECENT = 1_000
 _QUEUE = "synchronized_queue"
 
 
@@ -48,8 +50,21 @@ class Differences:
         for key in wanted:
             if key not in self._named:
                 directory = self._base.config.data_dir / "log" / _QUEUE
-                self._named[key] = await self._base.run_blocking(_writers, directory, *key)
+                found = await self._base.run_blocking(_writers, directory, *key)
+                self._named[key] = found[:_NAMED]
         return self.found()
+
+    async def last_writers(self, table: str, until: int) -> list[DifferingTransaction]:
+        """Return what wrote to a table up to a position, of the last 1,000, the latest 20 first.
+
+        Raises:
+            StorageError: The queue table cannot be read.
+        """
+        directory, after = self._base.config.data_dir / "log" / _QUEUE, max(0, until - _RECENT)
+        found: list[DifferingTransaction] = await self._base.run_blocking(
+            _writers, directory, table, after, until
+        )
+        return found[: -_NAMED - 1 : -1]
 
 
 def _interval(found: Difference) -> tuple[str, int, int]:
@@ -73,4 +88,4 @@ def _writers(directory: Path, table: str, after: int, until: int) -> list[Differ
         for operation in row["operations"] or ()
         if operation["table"] == table
     ]
-    return found[:_NAMED]
+    return found

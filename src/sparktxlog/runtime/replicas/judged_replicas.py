@@ -5,20 +5,16 @@ judged by the log (`comparison`) and by the reports of other sites for the same 
 (`opinions`); the order of arrival does not matter.  So a report may change the verdict on another
 replica; `turned` returns such changes.
 
-A bounded number of the own replica's batches is kept as snapshots: position → table versions.
-After a restart they are this site's opinions; other sites repeat theirs.  The evidence of the last
-conviction of the own replica is kept too, so that a restart does not acquit it.
+A site may have several replicas, each with a name and perhaps a set of tables (`model.replicas`).
+What is kept of the own ones over a restart is in `own_replica`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 import structlog
 
 from sparktxlog.catchup.comparison import (
@@ -32,28 +28,34 @@ from sparktxlog.catchup.comparison import (
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
 from sparktxlog.errors import DivergedError, ExpiredError
 from sparktxlog.model.answers import Difference
+from sparktxlog.model.replicas import (
+    MAIN,
+    MOST_REPLICAS,
+    holds,
+    name_of,
+    replica_id,
+    site_of,
+)
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
 from sparktxlog.model.status_words import difference_text
+from sparktxlog.model.tables.table import Tables
 from sparktxlog.runtime.foundation import Foundation
-from sparktxlog.runtime.replicas.recounts import Recounts
-from sparktxlog.storage.interfaces import PutValue, Write
-from sparktxlog.storage.journal.value_ring import ring_value, ring_values
+from sparktxlog.runtime.replicas.own_replica import (
+    HISTORY,
+    OwnReplica,
+    registered,
+)
+from sparktxlog.runtime.replicas.table_sets import TableSets
+from sparktxlog.storage.interfaces import Write
 
 _log = structlog.get_logger("sparktxlog.replicas")
 
-#: Batches of the own replica kept for snapshots, and positions with opinions.
-HISTORY = 1_000
 #: Log time for which replicas differ before they are recounted, microseconds: a third site may
 #: decide meanwhile, and a full scan is expensive.
 RECOUNT_AFTER_US = 10_000_000
-_PREFIX = "batch:"
-#: Of batches that end at restore points.
-_POINT = "batch-of-point:"
-_OWN = "report:own"
-_EVIDENCE = "opinions:own"
-#: The own worker that follows the log: it must report after a restart of this node too.
-_FOLLOWS = "follows:own"
+#: Tables that a warning names.
+_NAMED = 5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,6 +92,14 @@ class Turned:
     writes: list[Write] = field(default_factory=list)
 
 
+class _Passed(NamedTuple):
+    """How far a site is."""
+
+    position: int
+    #: Its replicas that count.
+    states: tuple[JudgedReplica, ...]
+
+
 class Replicas:
     """All replicas known here."""
 
@@ -98,55 +108,49 @@ class Replicas:
         self._node_id = base.config.node_id
         #: Silence after which a worker counts as dead.
         self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
-        #: Site → its replica; a copied lake gives two sites one worker id.
+        #: Replica, as `model.replicas` names it, → what is known of it; a copied lake gives two
+        #: replicas one worker id.
         self._states: dict[str, JudgedReplica] = {}
         #: Log time of the first check for silent workers; earlier reports count from there.
         self._watched_since = 0
-        #: Own workers that were reported as silent.
+        #: Own replicas whose workers were reported as silent.
         self._silent: set[str] = set()
         self._opinions = Opinions(HISTORY, self._pinned)
-        self._recounts = Recounts(base.state.values)
+        #: Name → what is kept of that replica of this site.
+        self._own: dict[str, OwnReplica] = {}
+        #: Name → lake of each registered replica of this site, as its worker named it; the main
+        #: one's is the node's own.
+        self.lakes: dict[str, str] = {}
+        self.sets = TableSets(lambda: Tables.of(base.master.tables))
         self._turned = Turned()
-        #: The evidence of the own replica's last conviction, as it is kept.
-        self._evidence: list[Opinion] = []
         #: Newest known log time, microseconds.
         self._now = 0
-        #: Position → the own replica's report there, ascending.
-        self._batches: OrderedDict[int, WorkerReport] = OrderedDict()
-        #: Those of them that end at restore points, as they are kept.
-        self._points: set[int] = set()
-        self._slot = 0
         self._restore(base.state.values)
 
     def _restore(self, saved: Mapping[str, bytes]) -> None:
-        if evidence := saved.get(_EVIDENCE):
-            self._evidence = msgspec.msgpack.decode(evidence, type=list[Opinion])
-            for opinion in self._evidence:
+        for name, lake in {MAIN: "", **registered(saved)}.items():
+            own = self._own[name] = OwnReplica(name, saved)
+            if lake:
+                self.lakes[name] = lake
+            for opinion in own.evidence:
                 self._opinions.add(opinion)
-        newest = msgspec.msgpack.decode(saved[_OWN], type=WorkerReport) if _OWN in saved else None
-        found: list[tuple[WorkerReport, int | None]] = []
-        for place, value in ring_values(_PREFIX, saved):
-            found.append((msgspec.msgpack.decode(value, type=WorkerReport), place))
-        for name, value in saved.items():
-            if name.startswith(_POINT) and value:
-                found.append((msgspec.msgpack.decode(value, type=WorkerReport), None))
-        # Of two at one position the later one counts: the lake may be a new one.
-        for report, slot in sorted(found, key=lambda i: (i[0].position, i[0].reported_at)):
-            if newest is not None and _same_tables(report, newest):
-                self._batches[report.position] = report
-                self._points |= {report.position} if slot is None else set()
-            self._record(report)
-            if slot is not None:
-                self._slot = (slot + 1) % HISTORY
-        if newest is not None:
-            follows = saved.get(_FOLLOWS) == newest.worker_id.encode()
-            newest = replace(newest, follows=follows, error="")
-            report = self._recounts.amend(newest)
+            for report in own.former:
+                self._record(report)
+        for own in self._own.values():
+            if (newest := own.newest) is None:
+                continue
+            report = own.recounts.amend(newest)
             base = self._compare(report)
-            self._states[report.node_id] = JudgedReplica(
+            self._states[report.replica] = JudgedReplica(
                 report=report, newest=newest, comparison=base, base=base, heard_at=0
             )
-            self._judge_all(report.node_id)
+            self._judge_all(report.replica)
+
+    def _own_replica(self, name: str) -> OwnReplica:
+        """Return what is kept of a replica of this site, from its first report on."""
+        if name not in self._own:
+            self._own[name] = OwnReplica(name, {})
+        return self._own[name]
 
     # -- reports -----------------------------------------------------------------------------------
 
@@ -157,11 +161,11 @@ class Replicas:
         """
         own, newest = report.node_id == self._node_id, report
         if own:
-            report = self._recounts.amend(report)
+            report = self._own_replica(report.name).recounts.amend(report)
         self._now = max(self._now, now)
-        known = self._states.get(report.node_id)
+        known = self._states.get(report.replica)
         if known is not None and known.report.worker_id != report.worker_id:
-            known = None  # an earlier worker: a site has one replica
+            known = None  # an earlier worker: a lake has one replica
         changed = (
             known is None
             or known.report.position != report.position
@@ -173,13 +177,13 @@ class Replicas:
         base = self._compare(report)
         if base.verdict is ReplicaVerdict.IN_SYNC:
             self._record(report)
-        state = self._states[report.node_id] = JudgedReplica(
+        state = self._states[report.replica] = JudgedReplica(
             report=report, newest=newest, comparison=base, base=base, heard_at=now
         )
         if known is not None:
             # Compared with the report that was passed on before.
             state.comparison, state.contested_at = known.comparison, known.contested_at
-        self._judge_all(report.node_id)
+        self._judge_all(report.replica)
         comparison = state.comparison
         # The same state may be judged again: a replica AHEAD of this node is IN_SYNC later.
         changed = changed or known is None or not _same_verdict(known.comparison, comparison)
@@ -188,20 +192,19 @@ class Replicas:
         if changed and own and comparison.verdict is ReplicaVerdict.IN_SYNC:
             writes = self._keep_batch(report)
         if own and report.follows != (known is not None and known.report.follows):
-            value = report.worker_id.encode() if report.follows else b""
-            writes.append(PutValue(name=_FOLLOWS, value=value))
+            writes.append(self._own_replica(report.name).keep_follows(report))
         return comparison, changed, writes
 
     def turned(self) -> Turned:
         """Return the other replicas whose verdict changed since the last call."""
         turned, self._turned = self._turned, Turned()
         # One may have changed twice, or be of an earlier worker.
-        sites = dict.fromkeys(state.report.node_id for state in turned.states)
-        turned.states = [self._states[site] for site in sites]
+        replicas = dict.fromkeys(state.report.replica for state in turned.states)
+        turned.states = [self._states[one] for one in replicas if one in self._states]
         return turned
 
     def take_recount(self, recount: Recount) -> list[Write]:
-        """Add the result of a full scan of this site's replica; return the writes that keep it.
+        """Add the result of a full scan of one of this site's; return the writes that keep it.
 
         **After calling**: have the replica's newest report judged again, by `accept`.
         """
@@ -213,15 +216,18 @@ class Replicas:
             tables=sorted(recount.tables),
             wrong=wrong,
         )
-        return self._recounts.take(recount)
+        state = self.own(recount.worker_id)
+        name = MAIN if state is None else state.report.name
+        return self._own_replica(name).recounts.take(recount)
 
-    def recount_due(self) -> list[str]:
-        """Return tables that the own worker must recount because other sites differ (S3)."""
-        state = self.own()
+    def recount_due(self, name: str = MAIN) -> list[str]:
+        """Return tables that an own worker must recount because other replicas differ (S3)."""
+        state = self.named(name)
         contest = None if state is None else state.comparison.contest
         if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
             return []
-        return self._recounts.uncounted(state.report, contest.tables, contest.position)
+        recounts = self._own_replica(name).recounts
+        return recounts.uncounted(state.report, contest.tables, contest.position)
 
     def _judge_all(self, accepted: str = "") -> None:
         """Judge all replicas again by the opinions of all sites; note changed verdicts."""
@@ -230,7 +236,7 @@ class Replicas:
             until = state.report.position
             state.conviction = self._opinions.conviction(site, _replica(state.report), until)
             usable = state.base.verdict in (ReplicaVerdict.IN_SYNC, ReplicaVerdict.AHEAD)
-            if usable and state.conviction is None and self._belongs(site):
+            if usable and state.conviction is None and self._belongs(site_of(site)):
                 sound[site] = _replica(state.report)
         for site, state in self._states.items():
             before = state.comparison
@@ -243,8 +249,9 @@ class Replicas:
                 state.contested_at = self._now
             if site != accepted and not _same_verdict(before, state.comparison):
                 self._note_turned(state, before)
-            if site == self._node_id and state.conviction is not None:
-                self._turned.writes += self._keep_evidence(state.conviction.position)
+            if site_of(site) == self._node_id and state.conviction is not None:
+                evidence = self._opinions.at(state.conviction.position)
+                self._turned.writes += self._own_replica(name_of(site)).keep_evidence(evidence)
 
     def _note_turned(self, state: JudgedReplica, before: Comparison) -> None:
         self._turned.states.append(state)
@@ -253,14 +260,6 @@ class Replicas:
             return
         if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
             self._turned.writes += self._keep_batch(state.report)
-
-    def _keep_evidence(self, position: int) -> list[Write]:
-        """Keep the opinions that convict the own replica: once for each conviction."""
-        evidence = self._opinions.at(position)
-        if evidence == self._evidence:
-            return []
-        self._evidence = evidence
-        return [PutValue(name=_EVIDENCE, value=msgspec.msgpack.encode(evidence))]
 
     def _belongs(self, site: str) -> bool:
         """Whether a site still belongs to the cluster."""
@@ -273,40 +272,11 @@ class Replicas:
         return {dissent.position for dissent in found if dissent is not None}
 
     def _keep_batch(self, report: WorkerReport) -> list[Write]:
-        for position, batch in list(self._batches.items())[::-1]:
-            if _same_tables(batch, report) and position < report.position:
-                break
-            # It is of a former lake, or of tables that a copy replaced: versions mean something
-            # else now.
-            del self._batches[position]
-        self._batches[report.position] = report
-        writes = self._keep_points()
-        while len(self._batches) - len(self._points) > HISTORY:
-            del self._batches[next(p for p in self._batches if p not in self._points)]
-        value = msgspec.msgpack.encode(report)
-        slot, self._slot = self._slot, (self._slot + 1) % HISTORY
-        return [
-            ring_value(_PREFIX, HISTORY, slot, value),
-            PutValue(name=_OWN, value=value),
-            *writes,
-        ]
-
-    def _keep_points(self) -> list[Write]:
-        """Keep the batches that end at restore points as long as there are these points."""
         table = self._base.master.tables.get(RESTORE_POINTS)
         named = () if table is None else points_in(dict(table.properties))
-        wanted = {point.position for point in named} & self._batches.keys()
-        gone, new, self._points = self._points - wanted, wanted - self._points, wanted
-        return [
-            *(PutValue(name=f"{_POINT}{position}", value=b"") for position in gone),
-            *(
-                PutValue(
-                    name=f"{_POINT}{position}",
-                    value=msgspec.msgpack.encode(self._batches[position]),
-                )
-                for position in new
-            ),
-        ]
+        return self._own_replica(report.name).keep_batch(
+            report, {point.position for point in named}
+        )
 
     def _record(self, report: WorkerReport) -> None:
         signatures = recordable(report)
@@ -314,18 +284,21 @@ class Replicas:
             donor, copied_at = _origin(report.copied_from)
             self._opinions.add(
                 Opinion(
-                    site=report.node_id,
+                    site=report.replica,
                     replica=_replica(report),
                     position=report.position,
                     chain_hash=report.chain_hash,
                     signatures=signatures,
                     donor=donor,
                     copied_at=copied_at,
+                    only=report.only,
                 )
             )
 
     def _compare(self, report: WorkerReport) -> Comparison:
-        base = self._base
+        base, own = self._base, self._own.get(report.name)
+        if report.node_id != self._node_id:
+            own = None
         chain_hash, known = None, True
         if report.position <= base.ordered.value:
             try:
@@ -341,7 +314,7 @@ class Replicas:
                 kept_after=base.kept_after.value,
                 chain_hash=None if chain_hash is None else chain_hash.hex(),
                 hash_known=known,
-                recounted=self._recounts.wrong(report),
+                recounted=() if own is None else own.recounts.wrong(report),
             ),
         )
 
@@ -354,7 +327,7 @@ class Replicas:
         (_log.error if bad else _log.warning if state.contested else _log.info)(
             "replica",
             worker=report.worker_id,
-            site=report.node_id,
+            site=report.replica,
             position=report.position,
             verdict=comparison.verdict.value,
             reason=comparison.reason,
@@ -374,7 +347,7 @@ class Replicas:
         """Return each table of each replica that differs from others, as it began."""
         found: list[Difference] = []
         for state in self.states():
-            site = state.report.node_id
+            site = state.report.replica
             dissent = state.conviction or state.comparison.contest
             if dissent is None:
                 continue
@@ -398,10 +371,13 @@ class Replicas:
     # -- questions ---------------------------------------------------------------------------------
 
     def applied(self, sites: int) -> int:
-        """Return the position that the own replica (1) or any `sites` equal sites applied.
+        """Return the position that the own site (1) or any `sites` equal sites applied.
 
-        Replicas that differ count together up to the last position where they were equal.  0 asks
-        for the own replica, also one in which some tables stand still: its others can be read.
+        A site has applied what one of its replicas has that holds all tables, or what all of them
+        have that hold a set of tables, if these sets leave out none.  Replicas that differ count
+        together up to the last position where they were equal.  0 asks for the own site, also if
+        some tables stand still: its others can be read.  Followers count only for themselves:
+        nobody relies on them (P38).
         """
         return _at_most(self._positions(sites, still=sites == 0), sites)
 
@@ -412,75 +388,169 @@ class Replicas:
     def passed_by(self, position: int, sites: int) -> dict[str, dict[str, str]]:
         """Return the sites that count for `passed` at a position: table that stands still → why."""
         return {
-            site: {n: t.diverged for n, t in self._states[site].report.tables.items() if t.diverged}
-            for site, at in self._positions(sites, still=True).items()
-            if at >= position
+            site: {
+                name: table.diverged
+                for state in passed.states
+                for name, table in state.report.tables.items()
+                if table.diverged
+            }
+            for site, passed in self._positions(sites, still=True).items()
+            if passed.position >= position
         }
 
-    def _positions(self, sites: int, *, still: bool) -> dict[str, int]:
-        """Return site → position of the replicas that count.
+    def _positions(self, sites: int, *, still: bool) -> dict[str, _Passed]:
+        """Return site → how far it is, by the replicas that count.
 
         Args:
             still: Also those in which some tables stand still.
         """
-        best: dict[str, int] = {}
-        for site, state in self._states.items():
-            in_sync = state.comparison.verdict is ReplicaVerdict.IN_SYNC
-            if not (in_sync or (still and state.comparison.cause in OF_TABLES)):
+        whole: dict[str, _Passed] = {}
+        parts: dict[str, list[_Passed]] = {}
+        view = self._base.master.view
+        for state in self._states.values():
+            report, comparison, site = state.report, state.comparison, state.report.node_id
+            if site != self._node_id and (sites <= 1 or view.follows(site)):
                 continue
-            position, contest = state.report.position, state.comparison.contest
-            if sites > 1 and contest is not None:
-                position = contest.equal_to
-            if sites > 1 or site == self._node_id:
-                best[site] = position
-        return best
+            in_sync = comparison.verdict is ReplicaVerdict.IN_SYNC
+            position = report.position
+            if not (in_sync or (still and comparison.cause in OF_TABLES)):
+                position = -1
+            elif sites > 1 and comparison.contest is not None:
+                position = comparison.contest.equal_to
+            found = _Passed(position, (state,))
+            if report.only:
+                parts.setdefault(site, []).append(found)
+            elif position > (whole[site].position if site in whole else -1):
+                whole[site] = found
+        for site, of_parts in parts.items():
+            least = min(one.position for one in of_parts)
+            if least <= (whole[site].position if site in whole else -1):
+                continue
+            states = tuple(state for one in of_parts for state in one.states)
+            if not self.sets.left_out(state.report.only for state in states):
+                whole[site] = _Passed(least, states)
+        return whole
+
+    # -- the replicas of a site --------------------------------------------------------------------
 
     def forget(self, site: str) -> None:
-        """Forget the replica of a site that returned with another disk, until it reports (P21)."""
-        self._states.pop(site, None)
+        """Forget the replicas of a site that returned with another disk (P21)."""
+        self.keep_only(site, ())
+
+    def keep_only(self, site: str, names: Iterable[str]) -> bool:
+        """Forget the replicas of a site but these; return whether there were others."""
+        gone = [one for one in self._states if site_of(one) == site and name_of(one) not in names]
+        for one in gone:
+            del self._states[one]
+        return bool(gone)
+
+    def has_room(self, report: WorkerReport) -> bool:
+        """Return whether a site may have a replica more, if this report is of a new one."""
+        known = [one for one in self._states if site_of(one) == report.node_id]
+        return report.replica in self._states or len(known) < MOST_REPLICAS
+
+    def register(self, name: str, lake: str) -> list[Write]:
+        """Note the lake of a replica of this site; return the writes that keep it."""
+        if self.lakes.get(name) == lake:
+            return []
+        self.lakes[name] = lake
+        return self._own_replica(name).keep_lake(lake)
+
+    def unregister(self, name: str) -> list[Write]:
+        """Forget a replica of this site; return the writes that remove what is kept of it."""
+        self.lakes.pop(name, None)
+        self._states.pop(replica_id(self._node_id, name), None)
+        own = self._own.pop(name, None)
+        return [] if own is None else own.forget()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of this site's replicas, for the peers."""
+        return tuple(sorted(self._own))
 
     def states(self) -> list[JudgedReplica]:
-        """Return the newest state of each site's replica, by site."""
+        """Return the newest state of each replica, by site and name."""
         return [state for _, state in sorted(self._states.items())]
 
-    def own(self, worker_id: str | None = None) -> JudgedReplica | None:
-        """Return the state of this site's replica, if the worker named is its newest one."""
-        own = self._states.get(self._node_id)
-        if own is None or worker_id not in (None, own.report.worker_id):
-            return None
-        return own
+    def of_own_site(self) -> list[JudgedReplica]:
+        """Return those of this site's replicas, the main one first."""
+        return [state for state in self.states() if state.report.node_id == self._node_id]
 
-    def state(self, node_id: str) -> JudgedReplica:
-        """Return the newest state of a site's replica, whose worker has reported."""
-        return self._states[node_id]
+    def own(self, worker_id: str | None = None) -> JudgedReplica | None:
+        """Return the state of this site's replica that the worker named is the newest one of.
+
+        Args:
+            worker_id: None: of the main replica, else of the first one.
+        """
+        found = self.of_own_site()
+        return next((s for s in found if worker_id in (None, s.report.worker_id)), None)
+
+    def named(self, name: str) -> JudgedReplica | None:
+        """Return the state of a replica of this site, None = it has not reported."""
+        return self._states.get(replica_id(self._node_id, name))
+
+    def state(self, replica: str) -> JudgedReplica:
+        """Return the newest state of a replica, whose worker has reported."""
+        return self._states[replica]
 
     def latest_own(self, now: int) -> list[WorkerReport]:
-        """Return the newest report of this site's worker, with its age, for a new peer."""
-        own = self.own()
-        if own is None:
-            return []
-        return [replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)]
+        """Return the newest reports of this site's workers, with their age, for a new peer."""
+        return [
+            replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)
+            for own in self.of_own_site()
+        ]
 
-    def history(self, after: int, limit: int) -> list[WorkerReport]:
-        """Return the own replica's known states after a position, ascending, at most `limit`."""
-        found = (batch for position, batch in self._batches.items() if position > after)
-        return list(islice(found, limit))
+    def history(self, after: int, limit: int, name: str = MAIN) -> list[WorkerReport]:
+        """Return an own replica's known states after a position, ascending, at most `limit`."""
+        own = self._own.get(name)
+        return [] if own is None else list(own.history(after, limit))
 
-    def snapshot(self, position: int | None) -> WorkerReport | None:
-        """Return the own replica's report at a position, or its newest one."""
-        kept = None if position is None else self._batches.get(position)
-        if kept is not None:
-            return kept
-        own = self.own()
+    def snapshot(self, position: int | None, name: str = MAIN) -> WorkerReport | None:
+        """Return an own replica's report at a position, or its newest one."""
+        kept = self._own.get(name)
+        if kept is None:
+            return None
+        if position is not None and (found := kept.at(position)) is not None:
+            return found
+        own = self.named(name)
         # A report with tables that stand still is not kept with those that are what the log says.
         still = own is not None and own.comparison.cause in OF_TABLES
         if own is not None and still and position in (None, own.report.position):
             return own.report
-        if position is not None:
-            return None
-        return next(reversed(self._batches.values()), None)
+        return None if position is not None else kept.last()
 
-    def refuse_diverged(self) -> None:
+    def readable(self, table: str = "") -> list[str]:
+        """Return the names of this site's replicas to read a table from, best first.
+
+        Those that can be shown come first, then those in which it does not stand still, then the
+        most current one.
+
+        Args:
+            table: Empty = all tables: replicas with a set come last.
+        """
+        found = [s for s in self.of_own_site() if not table or holds(s.report.only, table)]
+        if len(found) <= 1:
+            return [found[0].report.name if found else MAIN]
+        definition = Tables.of(self._base.master.tables).alike(table)
+        name = table if definition is None else definition.name
+
+        def order(state: JudgedReplica) -> tuple[bool, bool, bool, int]:
+            report, own = state.report, state.report.name
+            shown = self.applied_by(own) > 0 and self.snapshot(None, own) is not None
+            of_it = [report.tables.get(name)] if table else list(report.tables.values())
+            still = any(one is not None and bool(one.diverged) for one in of_it)
+            return not shown, still, not table and bool(report.only), -report.position
+
+        return [state.report.name for state in sorted(found, key=order)]
+
+    def applied_by(self, name: str) -> int:
+        """Return the position up to which tables of an own replica can be read."""
+        state = self.named(name)
+        if state is None:
+            return 0
+        in_sync = state.comparison.verdict is ReplicaVerdict.IN_SYNC
+        return state.report.position if in_sync or state.comparison.cause in OF_TABLES else 0
+
+    def refuse_diverged(self, name: str = MAIN) -> None:
         """Refuse to show an own replica that differs from the log.
 
         One that says which tables differ is shown: readers of these tables are informed.
@@ -488,7 +558,7 @@ class Replicas:
         Raises:
             DivergedError: With the reason, such as the version of another writer (definite).
         """
-        own = self.own()
+        own = self.named(name)
         if own is None or own.comparison.verdict is not ReplicaVerdict.DIVERGED:
             return
         if own.comparison.cause in OF_TABLES:
@@ -510,19 +580,19 @@ class Replicas:
         """
         self._watched_since = self._watched_since or now
         found = {
-            state.report.worker_id: state
-            for state in self._states.values()
-            if state.report.node_id == self._node_id and self._is_silent(state, now)
+            replica: state
+            for replica, state in self._states.items()
+            if site_of(replica) == self._node_id and self._is_silent(state, now)
         }
-        new = [found[worker_id] for worker_id in sorted(found.keys() - self._silent)]
-        for worker_id in sorted(self._silent - found.keys()):
-            _log.info("worker heard again", worker=worker_id, site=self._node_id)
+        new = [found[replica] for replica in sorted(found.keys() - self._silent)]
+        for replica in sorted(self._silent - found.keys()):
+            _log.info("worker heard again", site=replica)
         self._silent = set(found)
         for state in new:
             _log.error(
                 "worker silent",
                 worker=state.report.worker_id,
-                site=self._node_id,
+                site=state.report.replica,
                 position=state.report.position,
                 silent_for_s=self._silence_us(state, now) / 1e6,
                 last_error=state.report.error,
@@ -534,7 +604,7 @@ class Replicas:
         found = []
         for state in self.states():
             report = state.report
-            name = f"worker {report.worker_id} of site {report.node_id}"
+            name = f"worker {_worker(report)} of site {report.node_id}"
             if self._is_silent(state, now):
                 silence_s = self._silence_us(state, now) / 1e6
                 said = f"{name} has been silent for {silence_s:,.1f} s and did not end"
@@ -543,6 +613,24 @@ class Replicas:
                 found.append({"code": "worker-silent", "text": said})
             elif report.error:
                 found.append({"code": "worker-error", "text": f"{name}: {report.error}"})
+        return [*found, *self._warnings_of_sets()]
+
+    def _warnings_of_sets(self) -> list[dict[str, str]]:
+        """Return warnings about tables that no replica of this site holds, and idle patterns."""
+        found, own = [], self.of_own_site()
+        for state in own:
+            idle = self.sets.idle_patterns(state.report.only) if state.report.only else []
+            if idle:
+                text = f"replica {state.report.replica} holds {', '.join(idle)}: no such table"
+                found.append({"code": "pattern-matches-nothing", "text": text})
+        left_out = self.sets.left_out(state.report.only for state in own) if own else []
+        if left_out:
+            more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
+            text = (
+                f"no replica of site {self._node_id} holds {', '.join(left_out[:_NAMED])}{more}: "
+                "what is committed there is not applied at this site"
+            )
+            found.append({"code": "tables-not-held", "text": text})
         return found
 
     def _is_silent(self, state: JudgedReplica, now: int) -> bool:
@@ -570,6 +658,8 @@ class Replicas:
                 {
                     "worker_id": report.worker_id,
                     "node_id": report.node_id,
+                    "name": report.name,
+                    "only": list(report.only),
                     "position": report.position,
                     "chain_hash": report.chain_hash,
                     "verdict": comparison.verdict.value,
@@ -583,15 +673,26 @@ class Replicas:
                     "table_count": len(report.tables),
                     "batch": None if report.batch is None else asdict(report.batch),
                     **({"tables": _tables_of(report)} if tables else {}),
+                    **self._lake_of(report),
                 }
             )
         return lines
 
+    def _lake_of(self, report: WorkerReport) -> dict[str, str]:
+        lake = self.lakes.get(report.name) if report.node_id == self._node_id else None
+        return {} if lake is None else {"lake": lake}
 
-def _at_most(positions: Mapping[str, int], sites: int) -> int:
+
+def _at_most(passed: Mapping[str, _Passed], sites: int) -> int:
     """Return the position that so many sites have reached, 0 = there are fewer sites."""
-    found, number = sorted(positions.values(), reverse=True), max(sites, 1)
+    found = sorted((one.position for one in passed.values()), reverse=True)
+    number = max(sites, 1)
     return found[number - 1] if len(found) >= number else 0
+
+
+def _worker(report: WorkerReport) -> str:
+    """Return how a worker is called at its site."""
+    return report.worker_id if report.name == MAIN else f"{report.name} ({report.worker_id})"
 
 
 def _tables_of(report: WorkerReport) -> dict[str, dict[str, Any]]:
@@ -620,8 +721,3 @@ def _origin(copied_from: str) -> tuple[str, int]:
 
 def _same_verdict(one: Comparison, other: Comparison) -> bool:
     return (one.verdict, one.contest is None) == (other.verdict, other.contest is None)
-
-
-def _same_tables(one: WorkerReport, other: WorkerReport) -> bool:
-    """Return whether two reports of a site have the same Delta tables in the same versions."""
-    return (one.worker_id, one.copied_from) == (other.worker_id, other.copied_from)

@@ -43,6 +43,9 @@ class LagHistory:
         self._behind: set[tuple[str, str, str | None]] = set()
         self._seen: set[tuple[str, str, str | None]] = set()
         self._last_us = 0
+        #: Site → seconds since the oldest transaction was ordered that its furthest replica lacks,
+        #: at the last measurement; without sites that are too far behind to say.
+        self.seconds: dict[str, float] = {}
 
     async def watch(self, commit_tables: Callable[[], list[CommitTableLine]]) -> None:
         """Measure every `lag-interval` seconds, until cancelled."""
@@ -59,6 +62,13 @@ class LagHistory:
         reports = [state.report for state in self._replicas.states()]
         places = [(one.node_id, one.worker_id, one.position) for one in reports]
         rows = await self._base.run_blocking(self._measured, places, published)
+        furthest: dict[str, Row] = {}
+        for row in rows:
+            site = row["node_id"]
+            if row["table"] is None and row["position"] >= furthest.get(site, row)["position"]:
+                furthest[site] = row
+        said = {site: row["seconds"] for site, row in furthest.items()}
+        self.seconds = {site: value for site, value in said.items() if value is not None}
         own = self._base.config.node_id
         rows += [
             _row(own, "", table["name"], table["version"] or 0, table["lag"], None, None)

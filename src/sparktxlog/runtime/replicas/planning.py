@@ -128,7 +128,7 @@ class Planning:
             if held is not None:
                 plan, reason = Plan(held.decision.plan), held.decision.reason
             elif plan is Plan.COPY and not donors:
-                reason = f"{reason}; no copy: {no_donor(self._contested())}"
+                reason = f"{reason}; no copy: {no_donor(self._contested(report))}"
                 plan = Plan.REPLAY if comparison.cause is Cause.ADMITTED else Plan.STOP
         return {"verdict": comparison.verdict.value, "plan": plan.value, "reason": reason}
 
@@ -163,18 +163,18 @@ class Planning:
     async def decide(
         self, worker_id: str, forced: bool = False, donor: str = ""
     ) -> tuple[Decision, list[str]]:
-        """Return the decision for a worker of this site and the nodes to copy from, best first.
+        """Return the decision for a worker of this site and the donors, best first.
 
         Args:
             forced: An operator wants a copy, whatever the estimates are.
-            donor: The only node to copy from, even if others differ from it; empty = any.
+            donor: The only replica to copy from, even if others differ from it; empty = any.
 
         Raises:
             NotFoundError: No such worker of this site has reported (definite).
         """
         async with self._busy:
             began = self._clock()
-            state = self._state(worker_id)
+            state = self.state(worker_id)
             decision, donors = await self._weigh(state, forced, donor)
             if not forced and not donor:
                 self._held[worker_id] = _Held(
@@ -194,14 +194,19 @@ class Planning:
             NotFoundError: No such worker of this site has reported (definite).
         """
         async with self._busy:
-            return (await self._weigh(self._state(worker), forced=False))[0]
+            return (await self._weigh(self.state(worker), forced=False))[0]
 
     def held_plan(self, worker_id: str) -> Decision | None:
         """Return the latest decision for a worker, None if there is none."""
         held = self._held.get(worker_id)
         return None if held is None else held.decision
 
-    def _state(self, worker_id: str | None) -> JudgedReplica:
+    def state(self, worker_id: str | None) -> JudgedReplica:
+        """Return what is known of a worker of this site, None = of its main replica.
+
+        Raises:
+            NotFoundError: No such worker of this site has reported (definite).
+        """
         state = self._replicas.own(worker_id)
         if state is None:
             who = "no worker" if worker_id is None else f"no worker {worker_id[:80]!r}"
@@ -218,13 +223,13 @@ class Planning:
         report, comparison = state.report, state.comparison
         settings = self._settings.in_force
         donors = self._donors(report, comparison, forced=forced, named=donor)
-        others = [s for s in self._replicas.states() if s.report.node_id != self._node_id]
+        others = [s for s in self._replicas.states() if s.report.replica != report.replica]
         known = PlanInput(
             report=report,
             comparison=comparison,
             workload=await self._workload(report, comparison),
             donors=tuple(donors),
-            contested=self._contested(),
+            contested=self._contested(report),
             replay_pace=self.replay_pace,
             transfer_pace=self.transfer_pace.configured(settings.net_speed_bits_per_sec),
             full_replication_time_factor=settings.full_replication_time_factor,
@@ -239,7 +244,9 @@ class Planning:
             asked_for=forced,
         )
         if wants_sizes(known):
-            known = replace(known, missing_bytes=await self._sizes.missing(donors, again=forced))
+            known = replace(
+                known, missing_bytes=await self._sizes.missing(donors, report, again=forced)
+            )
         decision = decide(known)
         silent = [donor for donor in donors if known.missing_bytes.get(donor) is None]
         return decision, [donor for donor in donors if donor not in silent] + silent
@@ -258,7 +265,10 @@ class Planning:
         candidates = []
         for state in self._replicas.states():
             link = self._links.get(state.report.node_id)
-            if link is None:
+            own = state.report.node_id == self._node_id
+            if state.report.replica == report.replica or (link is None and not own):
+                continue
+            if self._replicas.sets.lacks(state.report.only, report.only):
                 continue
             heard = (
                 state.heard_at and self._base.clock.now() - state.heard_at <= self._dead_after_us
@@ -270,22 +280,24 @@ class Planning:
                     verdict=state.comparison.verdict,
                     position=state.report.position,
                     alive=bool(heard),
-                    linked=link.up,
-                    round_trip_s=link.posts.round_trip_s or 0.0,
+                    linked=own or (link is not None and link.up),
+                    round_trip_s=(link and link.posts.round_trip_s) or 0.0,
                     contested=state.contested,
+                    name=state.report.name,
+                    here=own and state.report.position >= self._base.kept_after.value,
                 )
             )
         # The position of a diverged, foreign or irreparable replica does not count.
         sound = comparison.verdict is ReplicaVerdict.IN_SYNC and not report.irreparable
         least = report.position if sound and not forced else 0
-        return choose_donors(self._node_id, least, candidates, _MOST_DONORS, named)
+        return choose_donors(report.replica, least, candidates, _MOST_DONORS, named)
 
-    def _contested(self) -> tuple[str, ...]:
-        """Return the other contested sites, of which one may be right."""
+    def _contested(self, report: WorkerReport) -> tuple[str, ...]:
+        """Return the other contested replicas, of which one may be right."""
         return tuple(
-            state.report.node_id
+            state.report.replica
             for state in self._replicas.states()
-            if state.contested and state.report.node_id != self._node_id
+            if state.contested and state.report.replica != report.replica
         )
 
     async def _workload(self, report: WorkerReport, comparison: Comparison) -> Workload | None:
@@ -295,7 +307,7 @@ class Planning:
         if report.position >= published:
             return Workload()
         found: Workload | None = await self._base.run_blocking(
-            self._backlog.measure, report.worker_id, report.position, published
+            self._backlog.measure, report.worker_id, report.position, published, report.only
         )
         return found
 

@@ -1,4 +1,4 @@
-"""Results of recounts of this site's replica, kept until its tables are replaced (S2b).
+"""Results of recounts of a replica of this site, kept until its tables are replaced (S2b).
 
 A recount reads the rows; the worker's reports are only sums.  Tables that it found wrong are marked
 in each later report of that replica, before the report is judged and passed on: so the replica is
@@ -17,18 +17,23 @@ import msgspec
 from sparktxlog.model.report import Recount, RecountedTable, WorkerReport
 from sparktxlog.storage.interfaces import PutValue, Write
 
-_NAME = "recount:own"
 _MAX_TEXT = 2_000
 
 
 class Recounts:
-    """Recounts of this site's replica."""
+    """Recounts of one replica of this site.
 
-    def __init__(self, saved: Mapping[str, bytes]) -> None:
+    Args:
+        saved: Named values of the journal.
+        name: Of the value that keeps them.
+    """
+
+    def __init__(self, saved: Mapping[str, bytes], name: str = "recount:own") -> None:
+        self._name = name
         self._held: Recount | None = None
         #: Table → position of its newest recount; lost at a restart.
         self._counted_at: dict[str, int] = {}
-        if value := saved.get(_NAME):
+        if value := saved.get(name):
             self._held = msgspec.msgpack.decode(value, type=Recount)
 
     def take(self, recount: Recount) -> list[Write]:
@@ -45,7 +50,7 @@ class Recounts:
         self._held = replace(
             held, position=recount.position, tables=dict(sorted({**held.tables, **short}.items()))
         )
-        return [PutValue(name=_NAME, value=msgspec.msgpack.encode(self._held))]
+        return [PutValue(name=self._name, value=msgspec.msgpack.encode(self._held))]
 
     def wrong(self, report: WorkerReport) -> dict[str, str]:
         """Return the tables of a report that a recount found wrong → its finding."""

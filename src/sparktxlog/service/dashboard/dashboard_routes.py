@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from time import monotonic
@@ -16,6 +17,7 @@ from urllib.parse import quote
 
 import jinja2
 import msgspec
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -26,7 +28,8 @@ from sparktxlog.model.shown import time_text
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.auth import take_password
 from sparktxlog.service.connections.bodies import Bodies
-from sparktxlog.service.dashboard.dashboard_views import CELLS, DashboardViews, View
+from sparktxlog.service.dashboard.dashboard_views import CELLS, DRAWN, DashboardViews, View
+from sparktxlog.service.dashboard.plots import FIELD
 from sparktxlog.service.routing.declared_route import HTML, Route
 from sparktxlog.service.routing.endpoints import (
     Door,
@@ -52,6 +55,13 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
 }
 _JSON = ".json"
+_ID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+#: What a command begins with, and its box; the whole box copies it, keys use the button.
+_PROGRAM = "sparktxlog "
+_COMMAND = Markup(
+    '<span class="command"><code>{}</code><button type="button" aria-label="Copy the command">'
+    "Copy</button></span>"
+)
 
 
 class PageDoor(Door):
@@ -101,7 +111,9 @@ class Pages:
             lstrip_blocks=True,
         )
         environment.filters |= {"number": _number, "time": _time, "seconds": _seconds}
+        environment.filters["commands"] = _commands
         environment.globals |= {"static": self._static, "root": DASHBOARD, "cells": CELLS}
+        environment.globals["field"] = FIELD
         self._environment = environment
 
     def render(self, name: str, view: View, frame: View, *, status: int = 200) -> Response:
@@ -141,13 +153,16 @@ class DashboardRoutes(RouteHandlers):
 
     async def dashboard_page(self, request: Request, page: str) -> Response:
         after = request.query_params.get("after", "")
+        span = request.query_params.get("span", "hour")
         views: dict[str, Callable[[StatusAnswer], View | Awaitable[View]]] = {
             "overview": self._views.overview,
+            "history": lambda _: self._views.history(span),
             "queue": lambda status: self._views.queue(status, _position(after)),
             "tables": lambda status: self._views.tables(status, after),
             "rounds": self._views.rounds,
             "transfers": self._views.transfers,
             "epochs": lambda _: self._views.epochs(),
+            "acts": self._views.acts,
         }
         name = page.removesuffix(_JSON)
         if name in views and name not in _OF_WITNESS and (config := self._node.config).is_witness:
@@ -159,8 +174,8 @@ class DashboardRoutes(RouteHandlers):
         if name not in views:
             raise NotFoundError(
                 f"the dashboard has no page {page[:80]!r}",
-                hint=f"It has {', '.join(views)}, {DASHBOARD}/rounds/ID and "
-                f"{DASHBOARD}/transactions/ID.",
+                hint=f"It has {', '.join(views)}, {DASHBOARD}/rounds/ID, "
+                f"{DASHBOARD}/transactions/ID, {DASHBOARD}/tables/NAME.",
                 path=page[:80],
             )
         status = self._node.status(tables=name == "tables")
@@ -176,20 +191,28 @@ class DashboardRoutes(RouteHandlers):
         view = await self._views.round(_position(id_.removesuffix(_JSON)) or 0)
         return self._answer("round", view, id_, self._node.status())
 
+    async def table_page(self, name: str) -> Response:
+        twin = name.endswith(_JSON)
+        # A table may be called json: its page comes first, and its twin has the ending twice.
+        if twin and name.casefold() in self._node.tables():
+            twin = False
+        view = await self._views.table(name.removesuffix(_JSON) if twin else name)
+        return self._answer("table", view, _JSON if twin else "", self._node.status())
+
     def _answer(self, name: str, view: View, asked: str, status: StatusAnswer) -> Response:
         frame = self._views.frame(status)
         if asked.endswith(_JSON):
-            return json_response({**frame, **view})
+            values = {name: value for name, value in view.items() if name != DRAWN}
+            return json_response({**frame, **values})
         return self._pages.render(name, view, frame)
 
     def search_dashboard(self, q: str) -> Response:
         text = q.strip()
         if text.replace(",", "").isdigit():
             where = f"queue?after={max(0, int(text.replace(',', '')) - 1)}"
-        elif text in self._node.tables():
-            where = f"tables?after={quote(text[:-1], safe='')}"
         else:
-            where = f"transactions/{quote(text, safe='')}"
+            is_id = _ID.fullmatch(text)
+            where = f"{'transactions' if is_id else 'tables'}/{quote(text, safe='')}"
         return RedirectResponse(f"{DASHBOARD}/{where}", 303)
 
     def dashboard_file(self, name: str) -> Response:
@@ -273,3 +296,18 @@ def _seconds(value: float | None) -> str:
 
 def _time(micros: int | None) -> str:
     return time_text(micros) if micros else "–"
+
+
+def _commands(text: str) -> Markup:
+    """Return a text in which what is between backticks is code, and a command can be copied."""
+    shown, after_box = Markup(), False
+    for number, piece in enumerate(text.split("`")):
+        is_command = number % 2 == 1 and piece.startswith(_PROGRAM)
+        if is_command:
+            shown += _COMMAND.format(piece)
+        elif number % 2:
+            shown += Markup("<code>{}</code>").format(piece)
+        elif not (after_box and piece == "."):  # the box ends the sentence
+            shown += Markup("{}").format(piece)
+        after_box = is_command
+    return shown

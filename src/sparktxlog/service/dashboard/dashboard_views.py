@@ -12,28 +12,47 @@ from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import NotFoundError
+from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.health.transaction_words import (
     receipt_sentences,
     sites_of,
     unseen_sentences,
 )
-from sparktxlog.health.verdicts import alarms_of, banner_of, is_diverged, judge, replica_lines
+from sparktxlog.health.verdicts import (
+    alarms_of,
+    banner_of,
+    furthest_lines,
+    is_diverged,
+    judge,
+    replica_lines,
+)
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
 from sparktxlog.model.ids import full_table_name, transaction_id_from_text
 from sparktxlog.model.run_search import last_runs
-from sparktxlog.model.status_words import awaited_text, batch_text, last_transfer_text, verdict_text
+from sparktxlog.model.status_words import (
+    awaited_text,
+    batch_text,
+    last_transfer_text,
+    replica_of,
+    tables_text,
+    verdict_text,
+)
+from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
-from sparktxlog.runtime.commit.wait_history import MOST
+from sparktxlog.runtime.history.node_history import STEPS
+from sparktxlog.runtime.history.wait_history import MOST
 from sparktxlog.runtime.membership.sites_data import voters_without
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.view_rows import row_dicts
+from sparktxlog.service.dashboard.plots import plots_of
 
 #: A page's values; what `json` in `msgspec` can encode.
 View = dict[str, Any]
 
+#: The name of what is only drawn, and no value of a twin.
+DRAWN = "drawn"
 #: How far a run got at one site, in rising order; `differs` instead of `equal` ends a way.
 CELLS = ("waiting", "acquired", "ordered", "applied", "equal", "differs")
 #: Most tables, and epochs or catch-ups, of a page.
@@ -46,6 +65,8 @@ _PICTURE = (640, 300)
 _RADIUS = (220, 100)
 #: How long before a round the lag of replicas is looked for, microseconds.
 _BEFORE_US = 60_000_000
+#: A plot shows the time of so many samples at least; of a younger node the time since its start.
+_LEAST_STEPS = 6
 #: Width of a timeline.
 _TIMELINE = 800
 
@@ -55,6 +76,8 @@ class DashboardViews:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        #: Span → the number of samples, and what was made of them; all pages have it in common.
+        self._histories: dict[str, tuple[int, View]] = {}
 
     def frame(self, status: StatusAnswer) -> View:
         """Return what every page has: the node, the state of the cluster, its alarms, others."""
@@ -63,12 +86,13 @@ class DashboardViews:
             {"severity": "alarm", "text": one["sentence"], "way_out": "", "word": ""}
             for one in self._node.all_replicas.differences.found()
         ]
+        first, *others = banner_of(status)
         return {
             "node": status["node_id"],
             "log_id": status["log_id"],
             "state": verdict.word,
             "verdict": verdict.to_document(),
-            "banner": [*differing, *banner_of(status)],
+            "banner": [first, *differing, *others],
             "alarms": [*differing, *alarms_of(status)],
             "at": status["wall"],
             "witness": self._node.config.is_witness,
@@ -93,12 +117,34 @@ class DashboardViews:
             "links": _links(status, sites),
             "replicas": [_replica_line(line) for line in replica_lines(status)],
             "commit_tables": status["commit_tables"],
+            DRAWN: None if self._node.config.is_witness else self.history("hour")[DRAWN],
         }
 
+    def history(self, span: str) -> View:
+        """Return the samples of the last hour or day, and the plots of them.
+
+        Raises:
+            InvalidRequestError: There is no such span (definite).
+        """
+        if span not in STEPS:
+            raise InvalidRequestError(
+                f"span={span[:40]} is none", hint=f"It is {' or '.join(STEPS)}.", field="span"
+            )
+        history = self._node.history
+        samples, view = self._histories.get(span, (-1, {}))
+        if samples != history.samples(span):
+            view = history.show(span)
+            at, least_s = view["at"] or [0.0], _LEAST_STEPS * view["step_s"]
+            whole_s = min(math.prod(STEPS[span]), max(at[-1] - at[0], least_s))
+            drawn = {"from": at[-1] - whole_s, "until": at[-1], "plots": plots_of(view, whole_s)}
+            view = view | {DRAWN: drawn}
+            self._histories[span] = history.samples(span), view
+        return view
+
     def _losses(self) -> Sequence[Mapping[str, Any]]:
-        """Return what each node's loss would mean; a witness knows only which nodes would vote."""
+        """Return what each node's loss would mean; who orders nothing knows only who would vote."""
         node, found = self._node, list[View]()
-        if not node.config.is_witness:
+        if not node.config.is_witness and node.base.master.pulling is None:
             return node.survivals()
         for site, (voters, goes_on) in voters_without(node.base).items():
             said = "a majority of the votes" if goes_on else "NO majority of the votes"
@@ -133,13 +179,13 @@ class DashboardViews:
         }
 
     async def tables(self, status: StatusAnswer, after: str) -> View:
-        """Return row tables with version and signature at each site, and commit tables.
+        """Return row tables with version and signature of each replica, and commit tables.
 
         Args:
             status: With the tables of each replica.
             after: Tables whose names come after this one.
         """
-        replicas = _furthest(status)
+        replicas = {replica_of(line): line for line in sorted(status["replicas"], key=replica_of)}
         after = full_table_name(after).lower() if after else ""
         found = self._node.descriptions.row_tables(after, TABLES + 1)
         names = [table.name async for tables in found for table in tables]
@@ -151,6 +197,37 @@ class DashboardViews:
             "differences": await self._node.all_replicas.differences.named(),
             "more_after": shown[-1] if len(names) > len(shown) else None,
             "commit_tables": status["commit_tables"],
+        }
+
+    async def table(self, name: str) -> View:
+        """Return a table: what it is, how it is at each site, and what wrote to it last.
+
+        Raises:
+            InvalidNameError: No table can have this name (definite).
+            UnknownTableError: There is none (definite).
+        """
+        found, reports = await self._node.descriptions.of(name), self._node.all_replicas
+        last = found.last_write if found.kind is TableKind.ROW_TABLE else None
+        until = min(last or 0, self._node.base.published.value)
+        return {
+            "table": found.to_document(),
+            "at": []
+            if last is None
+            else [
+                {
+                    "site": report.node_id,
+                    "worker": report.worker_id,
+                    "position": report.position,
+                    "version": None if there is None else there.version,
+                    "rows": None if there is None else there.signature.rows,
+                    "diverged": "" if there is None else there.diverged,
+                    "has_all": report.position >= last,
+                    "lag_s": reports.lag.seconds.get(report.node_id),
+                }
+                for report in (state.report for state in self._node.replicas.states())
+                for there in (report.tables.get(found.name),)
+            ],
+            "writers": await reports.differences.last_writers(found.name, until) if until else [],
         }
 
     def _table_line(self, name: str, replicas: Mapping[str, Mapping[str, Any]]) -> View:
@@ -243,6 +320,34 @@ class DashboardViews:
             "lag": list(lag.values()),
         }
 
+    def acts(self, status: StatusAnswer) -> View:
+        """Return acts of an operator: with their command, and those that the page itself can do."""
+        where, paused = f"--url {split_urls(self._node.config.master_url)[0]}", status["paused"]
+        ends = "Clients commit at this node again."
+        begins = "This node takes no transactions, also after a restart; all else goes on."
+        return {
+            "acts": [
+                {
+                    "title": "End the pause" if paused else "Pause this node",
+                    "text": ends if paused else begins,
+                    "command": f"sparktxlog peer {'continue' if paused else 'pause'} {where}",
+                    "changes": {"paused": not paused},
+                },
+                {
+                    "title": "Plan of a replica",
+                    "text": "Says what the worker of this site would do, replay or copy, and why.",
+                    "command": f"sparktxlog plan {where}",
+                    "changes": None,
+                },
+                {
+                    "title": "Restore point",
+                    "text": "Names the end of the log, to which a backup can be brought back.",
+                    "command": f"sparktxlog restore-point create NAME {where}",
+                    "changes": None,
+                },
+            ]
+        }
+
     async def epochs(self) -> View:
         """Return the epochs that this node took part in, newest first."""
         history = self._node.epochs.history
@@ -290,7 +395,9 @@ def _sites(status: StatusAnswer) -> list[View]:
             y += round(-_RADIUS[1] * math.sin(turn * number))
         silent = peer is not None and (not peer["linked"] or name in status["suspects"])
         witness = any(one["witness"] for one in (seat, peer) if one is not None)
-        standing = "member" if name in status["members"] else "witness" if witness else "no member"
+        follower = seat is not None and seat["follower"]
+        role = "witness" if witness else "follower" if follower else "no member"
+        standing = "member" if name in status["members"] else role
         sites.append(
             {
                 "id": name,
@@ -321,11 +428,13 @@ def _links(status: StatusAnswer, sites: Sequence[View]) -> list[View]:
 
 def _replica_line(line: Mapping[str, Any]) -> View:
     names = (
-        "worker_id node_id position behind age_s alive silent error plan plan_reason needs_copy "
-        "table_count running_transfers state code text way_out"
+        "worker_id node_id name position behind age_s alive silent error plan plan_reason "
+        "needs_copy table_count running_transfers state code text way_out"
     )
     return {
         **{name: line.get(name) for name in names.split()},
+        "replica": replica_of(line),
+        "holds": tables_text(line),
         "batch": batch_text(line),
         "verdict": verdict_text(line),
         "reason": line.get("reason"),
@@ -333,22 +442,14 @@ def _replica_line(line: Mapping[str, Any]) -> View:
     }
 
 
-def _furthest(status: StatusAnswer) -> dict[str, Mapping[str, Any]]:
-    """Return site → its replica that has got furthest."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for line in sorted(status["replicas"], key=lambda one: (one["node_id"], one["position"])):
-        found[line["node_id"]] = line
-    return found
-
-
 def _cells(status: StatusAnswer, run: ListedRun, sites: Sequence[str]) -> dict[str, str]:
     """Return site → how far a run got there, one of `CELLS`."""
-    end, replicas = run["position"] + run["n"] - 1, _furthest(status)
+    end, replicas = run["position"] + run["n"] - 1, furthest_lines(status)
     peers = {peer["id"]: peer for peer in status["peers"]}
     cells = {}
     for site in sites:
         peer, replica = peers.get(site), replicas.get(site)
-        if replica is not None and replica["position"] >= end:
+        if replica and replica["position"] >= end:
             is_equal = replica["verdict"] == "IN_SYNC"
             cells[site] = "differs" if is_diverged(replica) else "equal" if is_equal else "applied"
         elif peer is None or peer["position"] >= end:

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from sparktxlog.errors import BusyError, InvalidRequestError, TxLogError, UnauthorizedError
-from sparktxlog.model.answers import AuditEntry
+from sparktxlog.model.administration_answers import AuditEntry
 from sparktxlog.runtime.audit_trail import DONE, NOBODY, RINGS, asks
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.declared_route import Role, Route, get

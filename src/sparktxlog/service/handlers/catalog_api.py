@@ -7,8 +7,9 @@ the same.
 
 from __future__ import annotations
 
+import asyncio
 import uuid as uuids
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,6 +17,8 @@ from starlette.responses import Response
 from sparktxlog.codec.delta_catalog.catalog_answers import (
     PROTOCOL_VERSION,
     CatalogConfig,
+    CatalogInfo,
+    CatalogsAnswer,
     CatalogTable,
     CredentialsAnswer,
     DroppedAnswer,
@@ -26,10 +29,13 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     SchemasAnswer,
     ShownTable,
     StagingTableAnswer,
+    StorageCredential,
+    TemporaryCredentials,
     listed_table,
     loaded_table,
     schema_answer,
     staging_answer,
+    temporary_credentials,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     DELTA_API,
@@ -38,26 +44,34 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     NewSchemaRequest,
     RenameTableRequest,
     StagingTableRequest,
+    TemporaryCredentialsRequest,
     UpdateTableRequest,
     read_update,
 )
 from sparktxlog.errors import (
+    CommitStateUnknownError,
     InvalidRequestError,
     TxLogError,
     UnknownSchemaError,
     UnknownTableError,
 )
+from sparktxlog.model.ids import full_table_name
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.routes import LISTED, ROUTES
 
+#: What a list of catalogs calls the log's.
+CATALOG = "tx"
 _SUPPORTED = [
     f"{route.method} {route.path.removeprefix(DELTA_API)}"
     for route in ROUTES
     if route.path.startswith(f"{DELTA_API}/v1/") and route.name != "catalog_config"
 ]
+
+#: A page of tables ends after the table that has this column: an answer has 12 MB or so at most.
+_MOST_COLUMNS = 50_000
 
 
 class CatalogRoutes(RouteHandlers):
@@ -83,30 +97,73 @@ class CatalogRoutes(RouteHandlers):
 
     def metastore(self) -> MetastoreAnswer:
         return MetastoreAnswer(
-            metastore_id=str(uuids.uuid5(uuids.NAMESPACE_URL, self._node.log_id)),
+            metastore_id=_id_of(self._node.log_id),
             name=self._node.log_id,
         )
+
+    def list_catalogs(self, max_results: int, page_token: str | None) -> CatalogsAnswer:
+        return CatalogsAnswer(catalogs=[] if page_token else [self._catalog_named(CATALOG)])
+
+    def get_catalog(self, name: str) -> CatalogInfo:
+        return self._catalog_named(name)
+
+    def _catalog_named(self, name: str) -> CatalogInfo:
+        log_id = self._node.log_id
+        return CatalogInfo(name=name, id=_id_of(log_id), comment=f"The log {log_id}")
 
     def list_schemas(
         self, catalog_name: str, max_results: int, page_token: str | None
     ) -> SchemasAnswer:
         names, following = _page(self._catalog.schemas.all(), max_results, page_token)
-        schemas = [schema_answer(catalog_name, name) for name in names]
+        schemas = [self._schema(catalog_name, name) for name in names]
         return SchemasAnswer(schemas=schemas, next_page_token=following)
 
     async def create_schema(self, body: NewSchemaRequest) -> SchemaAnswer:
         check_writes(lambda: (f"{body.name}.*",))
-        return schema_answer(body.catalog_name, await self._catalog.schemas.create(body.name))
+        given = body.name, body.comment or "", body.properties or {}
+        made = await self._catalog.schemas.create(*given)
+        return self._schema(body.catalog_name, made.name)
 
     def get_schema(self, full_name: str) -> SchemaAnswer:
         catalog, schema = _parts(full_name, 2)
-        return schema_answer(catalog, self._catalog.schemas.check(schema))
+        return self._schema(catalog, self._catalog.schemas.check(schema))
 
-    async def drop_schema(self, full_name: str) -> DroppedAnswer:
+    def _schema(self, catalog: str, name: str) -> SchemaAnswer:
+        known = self._catalog.schemas.described(name)
+        return schema_answer(catalog, name, known.comment, known.properties)
+
+    async def drop_schema(self, full_name: str, force: str | None) -> DroppedAnswer:
         schema = _parts(full_name, 2)[1]
         check_writes(lambda: (f"{schema}.*",))
-        await self._catalog.schemas.drop(schema)
+        name = self._catalog.schemas.check_droppable(schema)
+        if force is not None and force.lower() not in ("true", "false"):
+            raise InvalidRequestError(
+                f"force is {force[:40]!r}, expected true or false", field="force", value=force[:40]
+            )
+        if force is not None and force.lower() == "true":
+            await self._empty(name)
+        await self._catalog.schemas.drop(name)
         return DroppedAnswer()
+
+    async def _empty(self, schema: str) -> None:
+        """Drop the commit tables of a schema one by one, or none if it holds a row table."""
+        names = self._catalog.schemas.tables(schema)
+        for name in names:
+            self._rows.refuse_change(schema, name)
+        for dropped, name in enumerate(names):
+            try:
+                await self._catalog.drop(schema, name)
+            except (UnknownTableError, UnknownSchemaError):
+                continue  # somebody else dropped it
+            except TxLogError as error:
+                if not dropped:
+                    raise
+                raise CommitStateUnknownError(
+                    f"{dropped} of {len(names)} tables of schema {schema!r} are dropped, "
+                    f"'{schema}.{name}' is not: {error.message}",
+                    hint="Ask again: what is left is dropped then.",
+                    value=schema,
+                ) from error
 
     # -- tables ------------------------------------------------------------------------------------
 
@@ -115,8 +172,16 @@ class CatalogRoutes(RouteHandlers):
     ) -> ListedTables:
         every = self._catalog.schemas.tables(schema_name)
         names, following = _page(every, max_results, page_token)
-        found = [await self._for_list(schema_name, name) for name in names]
-        tables = [listed_table(catalog_name, one) for one in found if one is not None]
+        tables: list[CatalogTable] = []
+        columns, last = 0, page_token
+        for name in names:
+            if columns >= _MOST_COLUMNS:
+                return ListedTables(tables=tables, next_page_token=last)
+            last, found = name, await self._for_list(schema_name, name)
+            if found is not None:
+                tables.append(listed_table(catalog_name, found))
+                columns += len(tables[-1].columns)
+            await asyncio.sleep(0)  # others wait for the loop
         return ListedTables(tables=tables, next_page_token=following)
 
     async def _for_list(self, schema: str, name: str) -> ShownTable | None:
@@ -209,19 +274,41 @@ class CatalogRoutes(RouteHandlers):
     async def table_credentials(
         self, catalog: str, schema: str, table: str, operation: str
     ) -> CredentialsAnswer:
+        return CredentialsAnswer((await self._given(schema, table, operation))[1])
+
+    async def temporary_table_credentials(
+        self, body: TemporaryCredentialsRequest
+    ) -> TemporaryCredentials:
+        uuid = body.table_id.lower()
+        name = self._catalog.name_at(uuid)
+        if name is None and (known := await self._rows.with_uuid(uuid)) is not None:
+            name = full_table_name(known.name)
+        if name is None:
+            raise UnknownTableError(
+                f"no table has the id {body.table_id[:40]!r}",
+                hint="Its id is the table_id that GET …/tables/{full_name} says.",
+                value=body.table_id[:40],
+            )
+        schema, _, table = name.partition(".")
+        return temporary_credentials(*await self._given(schema, table, body.operation))
+
+    async def _given(
+        self, schema: str, table: str, operation: str
+    ) -> tuple[ShownTable, Sequence[StorageCredential]]:
+        """Return a table, and the credentials for it; none = clients have their own."""
         if operation not in ("READ", "READ_WRITE"):
             raise InvalidRequestError(
                 f"operation is {operation[:40]!r}, expected READ or READ_WRITE",
                 field="operation",
                 value=operation[:40],
             )
-        if operation == "READ_WRITE":
+        writes = operation == "READ_WRITE"
+        if writes:
             self._check_change(schema, table)
         found = await self._load(schema, table)
         if found.external is not None:
-            return CredentialsAnswer()
-        writes = operation == "READ_WRITE"
-        return CredentialsAnswer(await self._catalog.credentials(found.uuid, writes=writes))
+            return found, ()
+        return found, await self._catalog.credentials(found.uuid, writes=writes)
 
     async def staging_credentials(self, table_id: str) -> CredentialsAnswer:
         uuid = table_id.lower()
@@ -232,6 +319,10 @@ class CatalogRoutes(RouteHandlers):
         if (name := self._catalog.name_at(uuid)) is not None:  # it is a table by now
             check_writes(lambda: (name,))
         return CredentialsAnswer(await self._catalog.credentials(uuid, writes=True))
+
+
+def _id_of(log_id: str) -> str:
+    return str(uuids.uuid5(uuids.NAMESPACE_URL, log_id))
 
 
 def _page(names: Iterable[str], most: int, after: str | None) -> tuple[list[str], str | None]:

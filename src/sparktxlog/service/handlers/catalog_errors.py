@@ -21,6 +21,7 @@ from sparktxlog.errors import (
     InternalError,
     InvalidRequestError,
     NameTakenError,
+    NotFoundError,
     NotOfferedError,
     RequirementError,
     RowTableError,
@@ -49,6 +50,7 @@ _TYPES: tuple[tuple[type[TxLogError], int, str, str], ...] = (
     (SchemaInUseError, 409, "UpdateRequirementConflictException", "FAILED_PRECONDITION"),
     (UnknownSchemaError, 404, "NoSuchSchemaException", "SCHEMA_NOT_FOUND"),
     (UnknownTableError, 404, "NoSuchTableException", "TABLE_NOT_FOUND"),
+    (NotFoundError, 404, "NotFoundException", "ENDPOINT_NOT_FOUND"),
     (NotOfferedError, 501, "NotImplementedException", "UNIMPLEMENTED"),
     (BusyError, 429, "TooManyRequestsException", "RESOURCE_EXHAUSTED"),
     (CommitStateUnknownError, 500, "CommitStateUnknownException", "COMMIT_STATE_UNKNOWN"),
@@ -73,21 +75,26 @@ class CatalogErrors(Door):
         return self.failed(self._as_known(error))
 
     def failed(self, error: TxLogError) -> Response:
-        status, kind, code = _named(error)
-        message = f"{error.message}  {error.hint}" if error.hint else error.message
-        answer: dict[str, Any] = {
-            "error": {"message": message, "type": kind, "code": status},
-            # As the API for schemas says it.
-            "error_code": code,
-            "message": message,
-            "details": [{"reason": error.code, "metadata": error.to_problem()["fields"]}],
-        }
-        response = json_response(answer)
-        response.status_code = status
-        for name, value in problem_response(error, status).headers.items():
-            if name in ("www-authenticate", "retry-after"):
-                response.headers[name] = value
-        return response
+        return catalog_failure(error)
+
+
+def catalog_failure(error: TxLogError) -> Response:
+    """Return an error as both parts of the API say it."""
+    status, kind, code = _named(error)
+    message = f"{error.message}  {error.hint}" if error.hint else error.message
+    answer: dict[str, Any] = {
+        "error": {"message": message, "type": kind, "code": status},
+        # As the API for schemas says it.
+        "error_code": code,
+        "message": message,
+        "details": [{"reason": error.code, "metadata": error.to_problem()["fields"]}],
+    }
+    response = json_response(answer)
+    response.status_code = status
+    for name, value in problem_response(error, status).headers.items():
+        if name in ("www-authenticate", "retry-after"):
+            response.headers[name] = value
+    return response
 
 
 def _named(error: TxLogError) -> tuple[int, str, str]:

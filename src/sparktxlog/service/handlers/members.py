@@ -65,8 +65,9 @@ class MemberRoutes(RouteHandlers):
         seat = Seat(
             node_id=_node_id(body.id),
             url=self._urls(body.url),
-            weight=_weight(body.weight),
+            weight=_weight(int(not body.follower) if body.weight is None else body.weight),
             witness=body.witness,
+            follower=body.follower,
         )
 
         def edit(roster: Roster) -> Roster:
@@ -94,10 +95,13 @@ class MemberRoutes(RouteHandlers):
 
         def edit(roster: Roster) -> Roster:
             old, others, at = _take_out(roster, id_)
+            follower = old.follower if body.follower is None else body.follower
+            votes = old.weight if follower is old.follower else int(not follower)
             seat = replace(
                 old,
                 url=old.url if url is None else url,
-                weight=old.weight if weight is None else weight,
+                weight=votes if weight is None else weight,
+                follower=follower,
             )
             return _put_in(others, seat, at)
 
@@ -116,11 +120,14 @@ class MemberRoutes(RouteHandlers):
 
         def edit(roster: Roster) -> Roster:
             old, others, at = _take_out(roster, id_)
+            follower = old.follower if body.follower is None else body.follower
+            votes = old.weight if follower is old.follower else int(not follower)
             seat = Seat(
                 node_id=new,
                 url=url,
-                weight=old.weight if weight is None else weight,
+                weight=votes if weight is None else weight,
                 witness=old.witness if body.witness is None else body.witness,
+                follower=follower,
             )
             return _put_in(others, seat, at)
 

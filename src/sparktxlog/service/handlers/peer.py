@@ -22,7 +22,7 @@ from sparktxlog.errors import (
     UnknownKindError,
 )
 from sparktxlog.files.sending import Outgoing
-from sparktxlog.model.copying import Lease
+from sparktxlog.model.copying import Lease, ReplicaSize
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
@@ -152,7 +152,6 @@ class PeerRoutes(RouteHandlers):
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
         self.queue_tail, self.run = peering.run_behind, peering.run_payload
         self.summary_offer = peering.summaries.offer
-        self.replica_size = donor.size
 
     async def hello(self, sender: str, body: wire.Hello, request: Request) -> Response:
         answer, headers = await self._peering.on_hello(sender, request.headers, body)
@@ -211,7 +210,12 @@ class PeerRoutes(RouteHandlers):
         )
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
-        return await self._donor.lend(f"{body.worker_id[:80]} of {sender}", named=body.named)
+        return await self._donor.lend(
+            f"{body.worker_id[:80]} of {sender}", named=body.named, name=body.name, only=body.only
+        )
+
+    async def replica_size(self, replica: str) -> ReplicaSize:
+        return await self._donor.size(replica)
 
 
 def _target(request: Request) -> str:

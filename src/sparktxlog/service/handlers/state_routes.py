@@ -54,6 +54,7 @@ class StateRoutes(RouteHandlers):
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
+        self.commits = node.commits
         self.state_files = node.state_files.begin
         self.commit_tables = node.catalog.overview.listed
         self.check_commit_table = node.catalog.recounts.check
@@ -135,10 +136,20 @@ class StateRoutes(RouteHandlers):
         return {"position": await self._node.published(at_least, timeout)}
 
     async def snapshot(
-        self, position: int, at_least: int, log_id: str, timeout: float
+        self,
+        position: int,
+        at_least: int,
+        log_id: str,
+        timeout: float,
+        replica: str,
+        table: str,
     ) -> SnapshotAnswer:
         self._node.epochs.check_position(log_id, at_least)
-        return await self._node.snapshot(None if position < 0 else position, at_least, timeout)
+        at = None if position < 0 else position
+        return await self._node.snapshot(at, at_least, timeout, replica, table)
+
+    async def forget_replica(self, name: str) -> None:
+        await self._node.all_replicas.forget(name)
 
     async def probe(self, name: str) -> ProbedFile:
         root = self._node.payloads.root

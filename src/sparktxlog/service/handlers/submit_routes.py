@@ -23,7 +23,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sparktxlog.codec.containers.assembly import as_ids, assemble_rows
+from sparktxlog.codec.containers.assembly import NewIds, as_ids, assemble_rows
 from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.codec.containers.runs import RunLimits, validate_run
 from sparktxlog.codec.submits.commit_requests import as_uuid
@@ -75,7 +75,13 @@ from sparktxlog.runtime.tokens.budgets import upload_of
 from sparktxlog.service.connections.bodies import Bodies, check_parts, check_unfolding
 from sparktxlog.service.granted import check_writes
 from sparktxlog.service.routing.endpoints import RouteHandlers, json_response
-from sparktxlog.service.routing.routes import AFTER, FIRST_WINS, LEVEL, SCHEMA_VERSION, TIMEOUT
+from sparktxlog.service.routing.query_values import (
+    AFTER,
+    FIRST_WINS,
+    LEVEL,
+    SCHEMA_VERSION,
+    TIMEOUT,
+)
 
 _T = TypeVar("_T")
 _AsThen: TypeAlias = Callable[[Mapping[str, TableDefinition]], PreparedTransaction | RunManifest]
@@ -112,7 +118,7 @@ class SubmitRoutes(RouteHandlers):
 
     def __init__(self, node: Node, bodies: Bodies) -> None:
         self._node = node
-        self._ids = _Ids()
+        self._ids = NewIds()
         self._bodies = bodies
         self._large_json, self._large_arrow = _Turns(1), _Turns(_LARGE_AT_ONCE)
         self._limits = RunLimits(
@@ -537,22 +543,6 @@ class _Turns:
         """Have a turn meanwhile."""
         async with self._of_token[asks.get()], self._line:
             yield
-
-
-class _Ids:
-    """Random transaction ids, made many at a time to save system calls."""
-
-    _BATCH = 256
-
-    def __init__(self) -> None:
-        self._ids = b""
-        self._at = 0
-
-    def next(self) -> bytes:
-        if self._at >= len(self._ids):
-            self._ids, self._at = as_ids(os.urandom(16 * self._BATCH)), 0
-        self._at += 16
-        return self._ids[self._at - 16 : self._at]
 
 
 def _now_us() -> int:

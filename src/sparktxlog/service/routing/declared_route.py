@@ -86,6 +86,8 @@ class Route:
     #: For clients and workers: whether a node that does not know the log yet answers it: the answer
     #: has nothing of tables, transactions and positions.
     before_log: bool = False
+    #: Whether it changes the log, or what the members decide: a follower refuses it (P38).
+    at_member: bool = False
     #: Matched first; its handler takes the raw request, and reads query and body itself.
     hot: bool = False
 

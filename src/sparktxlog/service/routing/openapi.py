@@ -171,10 +171,12 @@ def document_bytes() -> bytes:
 
 
 _STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
+overflow-wrap:anywhere}
+:focus-visible{outline:3px solid #0059a8;outline-offset:2px}
 code,pre{font-family:ui-monospace,monospace;font-size:13px}
 pre{background:#f4f4f4;padding:.8rem;overflow:auto}
-h2 span{color:#777;text-transform:uppercase;font-size:.8em}
+h2 span{color:#666;text-transform:uppercase;font-size:.8em}
 td{padding:.1rem .8rem .1rem 0;vertical-align:top}"""
 _INTRODUCTION = """<p>Machine-readable: <a href=openapi.json>openapi.json</a>.  Errors are RFC 9457
 problem documents; <code>definite: true</code> means that certainly nothing happened.</p>
@@ -194,7 +196,8 @@ def document_page(url: str) -> bytes:
     title = f"sparktxlog {__version__}"
     introduction = _INTRODUCTION.format(url=escape(url))
     parts = [
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
+        "<!doctype html><html lang=en><meta charset=utf-8>",
+        f"<meta name=viewport content='width=device-width'><title>{title}</title>",
         f"<style>{_STYLE}</style><h1>{title}</h1>{introduction}{example}\nEND</pre>",
     ]
     for path, methods in document["paths"].items():

@@ -38,15 +38,20 @@ class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
 
     id: str
     url: _Url
-    weight: int = 1
+    #: Default: 1, of a follower 0.
+    weight: _Votes = None
     witness: bool = False
+    follower: bool = False
 
 
 class ChangePeer(msgspec.Struct, forbid_unknown_fields=True):
-    """Changes of a node's address or votes."""
+    """Changes of a node's address, votes or role."""
 
     url: _Url | None = None
+    #: Of one that becomes a follower 0, of a follower that becomes a member 1.
     weight: _Votes = None
+    #: false: a follower becomes a member, once it is at the end of the queue; true: and back.
+    follower: bool | None = None
 
 
 class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,6 +61,7 @@ class ReplacePeer(msgspec.Struct, forbid_unknown_fields=True):
     url: _Url
     weight: _Votes = None
     witness: bool | None = None
+    follower: bool | None = None
 
 
 class SetQuorum(msgspec.Struct, forbid_unknown_fields=True):

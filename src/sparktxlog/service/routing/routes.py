@@ -13,6 +13,8 @@ from typing import Any
 from sparktxlog.codec import wire
 from sparktxlog.codec.delta_catalog.catalog_answers import (
     CatalogConfig,
+    CatalogInfo,
+    CatalogsAnswer,
     CatalogTable,
     CredentialsAnswer,
     DroppedAnswer,
@@ -22,6 +24,7 @@ from sparktxlog.codec.delta_catalog.catalog_answers import (
     SchemaAnswer,
     SchemasAnswer,
     StagingTableAnswer,
+    TemporaryCredentials,
 )
 from sparktxlog.codec.delta_catalog.catalog_requests import (
     CATALOG_API,
@@ -31,10 +34,12 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
     NewSchemaRequest,
     RenameTableRequest,
     StagingTableRequest,
+    TemporaryCredentialsRequest,
     UpdateTableRequest,
 )
 from sparktxlog.codec.submits.mark_requests import MarkRequest
 from sparktxlog.codec.submits.requests import AddedOperations, OpenRequest, TransactionRequest
+from sparktxlog.model.administration_answers import SettingValue
 from sparktxlog.model.answers import (
     CommitTableLine,
     EpochsAnswer,
@@ -49,7 +54,6 @@ from sparktxlog.model.answers import (
     ReceivedBytes,
     RepairedFiles,
     ReportAnswer,
-    SettingValue,
     SiteSignatures,
     SnapshotAnswer,
     StateFilesAnswer,
@@ -60,11 +64,10 @@ from sparktxlog.model.answers import (
 )
 from sparktxlog.model.copying import CopyTicket, Decision, Lease, ReplicaSize, Transfer
 from sparktxlog.model.epoch import EpochRecord
-from sparktxlog.model.ids import LARGEST
 from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription
-from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.tables.table_versions import OrderedVersions, TableVersions
 from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.protocol.messages.posts import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
@@ -83,7 +86,34 @@ from sparktxlog.service.routing.declared_route import (
     Route,
     get,
 )
-from sparktxlog.service.routing.query import Query, seconds, whole
+from sparktxlog.service.routing.query import Query, whole
+from sparktxlog.service.routing.query_values import (
+    APPLIED,
+    AT,
+    AT_LEAST,
+    BEHIND,
+    DATA,
+    DECIDED,
+    DECISION,
+    ENTRIES,
+    FIRST_WINS,
+    LOG_ID,
+    PAGE,
+    PIECE,
+    PIECES,
+    POLL,
+    REACH,
+    REPLICA,
+    ROWS,
+    STAGED,
+    SUBMIT,
+    TABLES,
+    UPLOADED,
+    VERBOSE,
+    VERSIONS,
+    WAIT,
+    WORKER,
+)
 from sparktxlog.service.routing.request_bodies import (
     AddPeer,
     ChangePeer,
@@ -103,117 +133,6 @@ HELLO_BYTES = 64 << 10
 _DIGESTS_BYTES = 4 << 20
 #: Most bytes of a part of a staged file.
 PART_BYTES = 4 << 20
-#: Default wait of a submit, seconds.
-SUBMIT_TIMEOUT_S = 30.0
-#: Default wait for a decision, seconds: longer than four times the default `suspect-timeout`, after
-#: which a change is refused that too few nodes answer to decide.
-_DECISION_TIMEOUT_S = 60.0
-
-# -- values of queries -----------------------------------------------------------------------------
-
-LEVEL = Query(
-    "level",
-    "How far it must get before the answer: accepted (durable here), acquired (durable at the "
-    "acquisition quorum), ordered (has its position), applied or applied(k) (is in the tables of "
-    "this site, or of k sites).",
-    "ordered",
-)
-TIMEOUT = seconds(
-    "timeout",
-    "Seconds to wait for the level.  Then the answer is the receipt with late: true if the "
-    "transaction is ordered, and 504 unknown-outcome if it is not.",
-    SUBMIT_TIMEOUT_S,
-)
-AFTER = whole(
-    "after",
-    "A position, for example of a receipt of another node. This node first waits until it has "
-    "reached it, for as long as timeout in the query says; after that the answer is 503 "
-    "position-not-reached.",
-    0,
-)
-FIRST_WINS = whole(
-    "first_wins",
-    "1: whatever the log has under the transaction id counts, and its receipt is the answer. 0: if "
-    "that has other content, the answer is 409 id-taken.",
-    0,
-    high=1,
-)
-_SUBMIT = (LEVEL, TIMEOUT, AFTER)
-_REACH = (AFTER, seconds("timeout", "Seconds to wait for it.", SUBMIT_TIMEOUT_S))
-_PAGE = (
-    Query(
-        "after_name",
-        "Tables after this one, in the order of their full names without case, as default.orders.",
-        "",
-    ),
-    whole("limit", "Tables at most; fewer are the last ones. Default: all.", low=1, high=1000),
-)
-_BEHIND = whole("after", "After this position.", 0)
-_AT_LEAST = whole("at_least", "Wait until it is reached.", 0)
-_LOG_ID = Query(
-    "log_id",
-    "The log of the receipt that at_least was taken from. A position of another log is refused.",
-    "",
-)
-_WAIT = seconds("timeout", "Seconds to wait.", 0.0)
-_DECISION = (
-    AFTER,
-    seconds("timeout", "Seconds to wait for after, and for the decision if it is prepared.", 0.0),
-)
-_ENTRIES = whole("limit", "Entries at most.", 100, low=1, high=1000)
-_TABLES = whole(
-    "tables",
-    "1: list the tables of each replica, not only their number, and all commit tables.",
-    0,
-    high=1,
-)
-_AT = whole("position", "Exactly this position; default: the latest.", -1, low=-1)
-_APPLIED = whole("after", "Applied position.", 0)
-_POLL = seconds("wait", "Seconds to wait for a segment.", 0.0)
-_PIECES = whole("limit", "Segments at most.", 500, low=1, high=1000)
-_WORKER = Query("worker", "Worker; default: that of the site.")
-_VERBOSE = Query("verbose", "List all checks, also if they pass, and `data`.")
-_DATA = Query(
-    "data",
-    "Ask, too, whether the site has all data that the others count on it to have: rows, and "
-    "versions of commit tables.  Wait for it before the next disk is replaced.",
-)
-SCHEMA_VERSION = whole(
-    "schema_version",
-    "Schema version of the table that the rows are made for. If that is another one by now, the "
-    "answer is 409 stale-schema.",
-    low=1,
-)
-_ROWS = (
-    Query("kind", "append, upsert, delete_keys or overwrite.", "append"),
-    Query("transaction_id", "Id of a single transaction."),
-    SCHEMA_VERSION,
-    *_SUBMIT,
-    FIRST_WINS,
-)
-_STAGED = (
-    Query("digest", "Digest of the file.", required=True),
-    whole("size", "Its bytes.", 0),
-    whole("rows", "Its rows.", 0),
-)
-_UPLOADED = (
-    Query("table", "The table that its rows are for.", required=True),
-    Query("digest", "SHA-256 of the whole file, hexadecimal.", required=True),
-    whole("size", "Bytes of the whole file.", required=True, low=1),
-    whole("rows", "Its rows.", required=True),
-    whole("offset", "Where in the file the body begins.", 0),
-)
-_VERSIONS = (
-    whole("after", "After this version.", -1, low=-1),
-    whole("until", "Up to this version.", LARGEST),
-)
-_PIECE = (
-    Query("table", "Its table.", required=True),
-    Query("path", "Its path below the table.", required=True),
-    whole("offset", "Its first byte.", required=True),
-    whole("length", "Its bytes.", required=True),
-)
-_DECIDED = (seconds("timeout", "Seconds to wait for the decision.", _DECISION_TIMEOUT_S),)
 _Settings = dict[str, SettingValue]
 _RUN: dict[str, Any] = {"answer": bytes, "answer_type": RUN}
 _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
@@ -222,9 +141,9 @@ _FILE: dict[str, Any] = {"answer": bytes, "answer_type": BINARY}
 
 
 def _submit(path: str, name: str, summary: str, **more: Any) -> Route:
-    query = (*_SUBMIT, FIRST_WINS)
+    query = (*SUBMIT, FIRST_WINS)
     values: dict[str, Any] = {"role": Role.CLIENT, "query": query, "body": bytes} | more
-    values = {"answer": Receipt, "body_bytes": None, "hot": True} | values
+    values = {"answer": Receipt, "body_bytes": None, "hot": True, "at_member": True} | values
     return Route(method="POST", path=path, name=name, summary=summary, **values)
 
 
@@ -236,8 +155,8 @@ def _tell(path: str, name: str, summary: str, body: Any, answer: Any = None) -> 
 
 def _decide(key: str, name: str, summary: str, body: Any = None, answer: Any = EpochView) -> Route:
     method, path = key.split(" ")
-    values: dict[str, Any] = {"role": Role.ADMIN, "query": _DECIDED, "at_witness": True}
-    values |= {"body": body, "answer": answer}
+    values: dict[str, Any] = {"role": Role.ADMIN, "query": DECIDED, "at_witness": True}
+    values |= {"body": body, "answer": answer, "at_member": True}
     return Route(method=method, path=f"/v1{path}", name=name, summary=summary, **values)
 
 
@@ -291,7 +210,7 @@ _SUBMITS = (
         "submit_rows",
         "Commit Arrow rows to one table",
         body_type=ARROW,
-        query=_ROWS,
+        query=ROWS,
         description="With an int32 column `__txlog_tx` that rises from 0, the rows of each "
         "number are one transaction.",
     ),
@@ -310,11 +229,12 @@ _UPLOADS = (
         "a transaction may name it.  No other file takes its name.  After 503 or a broken "
         "connection, ask and go on.  The node removes files that no transaction names.",
         role=Role.CLIENT,
-        query=_UPLOADED,
+        query=UPLOADED,
         body=bytes,
         body_type=BINARY,
         answer=ReceivedBytes,
         body_bytes=PART_BYTES,
+        at_member=True,
     ),
 )
 
@@ -328,9 +248,10 @@ _MARKS = (
         "of the transaction is at `GET /v1/transactions/{id}`.  To say the same again is to repeat "
         "one transaction.",
         role=Role.CLIENT,
-        query=_SUBMIT,
+        query=SUBMIT,
         body=MarkRequest,
         answer=Receipt,
+        at_member=True,
     ),
 )
 
@@ -346,6 +267,7 @@ _OPENED = (
         role=Role.CLIENT,
         body=OpenRequest,
         answer=OpenedTransaction,
+        at_member=True,
     ),
     _submit(
         f"{_OPEN_PATH}/{{id}}/operations",
@@ -375,7 +297,7 @@ _OPENED = (
 )
 
 _QUESTIONS = (
-    get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *_DECISION),
+    get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *DECISION),
     get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
     _always("/v1/info", "info", "Names, limits and directories", InfoAnswer),
     _always(
@@ -383,34 +305,36 @@ _QUESTIONS = (
         "status",
         "Queues, peers, which node is missing and why",
         StatusAnswer,
-        _TABLES,
+        TABLES,
     ),
-    get("/v1/tables", "tables", "All row tables", list[TableAt], *_REACH, *_PAGE),
-    get("/v1/tables/{table}", "table", "One row table", TableAt, *_REACH),
-    get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *_REACH, *_PAGE),
-    get("/v1/descriptions/{table}", "description", "One table", TableDescription, *_REACH),
+    get("/v1/tables", "tables", "All row tables", list[TableAt], *REACH, *PAGE),
+    get("/v1/tables/{table}", "table", "One row table", TableAt, *REACH),
+    get("/v1/descriptions", "descriptions", "All tables", list[TableDescription], *REACH, *PAGE),
+    get("/v1/descriptions/{table}", "description", "One table", TableDescription, *REACH),
     get("/v1/state-files", "state_files", "Where views for SQL are written", StateFilesAnswer),
     get("/v1/commit-tables", "commit_tables", "Commit tables here", list[CommitTableLine]),
-    get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], _ENTRIES),
-    get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], _BEHIND, _ENTRIES),
+    get("/v1/incoming", "incoming", "Runs in negotiation", list[IncomingRunAnswer], ENTRIES),
+    get("/v1/queue", "queue", "Runs of the queue", list[ListedRun], BEHIND, ENTRIES),
     get(
         "/v1/published",
         "published",
         "End of the queue table",
         PositionAnswer,
-        _AT_LEAST,
-        _LOG_ID,
-        _WAIT,
+        AT_LEAST,
+        LOG_ID,
+        WAIT,
     ),
     get(
         "/v1/snapshot",
         "snapshot",
         "Table versions at one position",
         SnapshotAnswer,
-        _AT,
-        _AT_LEAST,
-        _LOG_ID,
-        _WAIT,
+        AT,
+        AT_LEAST,
+        LOG_ID,
+        WAIT,
+        Query("replica", "Name of the replica; default: the most current one.", ""),
+        Query("table", "It must hold this table; default: all tables, if one does.", ""),
     ),
     get(
         "/v1/probe/{name}",
@@ -419,14 +343,15 @@ _QUESTIONS = (
         ProbedFile,
         before_log=True,
     ),
-    get("/v1/transfers", "transfers", "Latest catch-ups, oldest first", list[Transfer], _ENTRIES),
+    get("/v1/transfers", "transfers", "Latest catch-ups, oldest first", list[Transfer], ENTRIES),
     get(
         "/v1/signatures",
         "signatures",
         "Signatures of the replica at the ends of its batches",
         SiteSignatures,
-        _BEHIND,
-        _ENTRIES,
+        BEHIND,
+        ENTRIES,
+        REPLICA,
     ),
     get(
         "/v1/settings",
@@ -452,6 +377,13 @@ _QUESTIONS = (
         role=Role.ADMIN,
         answer=Maintenance,
     ),
+    Route(
+        method="DELETE",
+        path="/v1/replicas/{name}",
+        name="forget_replica",
+        summary="Forget a replica of this site whose worker has ended: it holds the log no longer",
+        role=Role.ADMIN,
+    ),
     _always("/metrics", "metrics", "Metrics", bytes, answer_type=PROMETHEUS),
 )
 
@@ -461,12 +393,23 @@ _WORKERS = (
         "segments",
         "Published segments after a position; long poll",
         SegmentsAnswer,
-        _APPLIED,
-        _POLL,
-        _PIECES,
+        APPLIED,
+        POLL,
+        PIECES,
     ),
-    get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *_REACH, *_PAGE),
-    get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, _WORKER),
+    get(
+        "/v1/worker/commits",
+        "commits",
+        "Versions of commit tables, where the log ordered them, and what became of the tables",
+        OrderedVersions,
+        BEHIND,
+        whole("upto", "Up to this position.", required=True),
+        whole(
+            "limit", "Versions, about; those of one position stay together.", 500, low=1, high=1000
+        ),
+    ),
+    get("/v1/worker/tables", "worker_tables", "All tables", list[TableAt], *REACH, *PAGE),
+    get("/v1/worker/plan", "plan", "How a replica would catch up", Decision, WORKER),
     _tell("/reports", "report", "State of the replica; verdict, plan", OwnReport, ReportAnswer),
     _tell("/recounts", "take_recount", "What a full scan found", Recount, ReportAnswer),
     _tell("/copies", "order_copy", "A lease of the best donor", CopyRequest, CopyTicket),
@@ -493,7 +436,7 @@ _MEMBERS = (
         "epoch_history",
         "Epochs that this node has entered, newest first",
         list[EpochRecord],
-        _ENTRIES,
+        ENTRIES,
     ),
     _decide("POST /peers", "add_peer", "Add a node; 409 says why not", AddPeer),
     _decide("DELETE /peers/{id}", "remove_peer", "Remove a node"),
@@ -530,26 +473,32 @@ _PEERS = (
         "GET /files/{where}/{path:path}",
         "file",
         "A file of `payloads`, of `versions` (below UUID and version) or of `summaries`",
-        query=_STAGED,
+        query=STAGED,
         **_FILE,
     ),
     _peer(
         "GET /commit-tables/{uuid}/versions",
         "table_versions",
         "Files of the versions of a commit table",
-        query=_VERSIONS,
+        query=VERSIONS,
         answer=TableVersions,
         at_witness=False,
     ),
     _peer("POST /leases", "lend", "A lease", wire.LeaseRequest, answer=Lease),
-    _peer("GET /replica/size", "replica_size", "What a copy would cost", answer=ReplicaSize),
+    _peer(
+        "GET /replica/size",
+        "replica_size",
+        "What a copy would cost",
+        query=(REPLICA,),
+        answer=ReplicaSize,
+    ),
 )
 
 _LEASES = (
     _lease("GET", "", "lease", "What the lease pins", answer=Lease),
     _lease("DELETE", "", "release", "End the lease"),
     _lease("POST", "/renew", "renew", "Renew the lease"),
-    _lease("GET", "/chunks", "chunk", "A piece of a pinned file", query=_PIECE, **_FILE),
+    _lease("GET", "/chunks", "chunk", "A piece of a pinned file", query=PIECE, **_FILE),
     _lease(
         "POST",
         "/digests",
@@ -589,8 +538,9 @@ _PAGES = (
     _page(
         f"{DASHBOARD}/{{page}}",
         "dashboard_page",
-        "overview, queue, rounds, tables, transfers or epochs; with `.json` the same as JSON",
+        "overview, history, queue, rounds, tables, transfers, epochs, acts; with `.json` as JSON",
         _MORE,
+        Query("span", "Of the history: hour (a sample each 10 s) or day (each minute)."),
     ),
     _page(
         f"{DASHBOARD}/rounds/{{id}}",
@@ -602,6 +552,12 @@ _PAGES = (
         f"{DASHBOARD}/transactions/{{id}}",
         "transaction_page",
         "The way of a transaction; with `.json` the same as JSON",
+        at_witness=False,
+    ),
+    _page(
+        f"{DASHBOARD}/tables/{{name}}",
+        "table_page",
+        "A table: columns, how it is at each site, what wrote to it; with `.json` as JSON",
         at_witness=False,
     ),
     _page(
@@ -620,7 +576,8 @@ _TABLE = f"{_SCHEMA}/tables/{{table}}"
 
 def _catalog(key: str, name: str, summary: str, **more: Any) -> Route:
     method, path = key.split(" ")
-    return Route(method=method, path=path, name=name, summary=summary, role=Role.CLIENT, **more)
+    values: dict[str, Any] = {"role": Role.CLIENT, "at_member": method != "GET"} | more
+    return Route(method=method, path=path, name=name, summary=summary, **values)
 
 
 _OF_CATALOG = Query("catalog_name", "Name of the catalog in the session.", required=True)
@@ -644,6 +601,19 @@ _CATALOG = (
         f"GET {CATALOG_API}/metastore_summary", "metastore", "The log", answer=MetastoreAnswer
     ),
     _catalog(
+        f"GET {CATALOG_API}/catalogs",
+        "list_catalogs",
+        "Catalogs: the log is one",
+        query=_OF_PAGE,
+        answer=CatalogsAnswer,
+    ),
+    _catalog(
+        f"GET {CATALOG_API}/catalogs/{{name}}",
+        "get_catalog",
+        "The log as a catalog, whatever a session calls it",
+        answer=CatalogInfo,
+    ),
+    _catalog(
         f"GET {CATALOG_API}/schemas",
         "list_schemas",
         "Schemas of commit tables",
@@ -663,7 +633,10 @@ _CATALOG = (
     _catalog(
         f"DELETE {CATALOG_API}/schemas/{{full_name}}",
         "drop_schema",
-        "Drop an empty schema",
+        "Drop a schema",
+        query=(
+            Query("force", "`true`: drop the commit tables in it first, each as a transaction."),
+        ),
         answer=DroppedAnswer,
     ),
     _catalog(
@@ -676,7 +649,7 @@ _CATALOG = (
     _catalog(
         f"GET {CATALOG_API}/tables/{{full_name}}",
         "get_table",
-        "A table, without its columns",
+        "A table",
         answer=CatalogTable,
     ),
     _catalog(
@@ -684,6 +657,13 @@ _CATALOG = (
         "drop_table",
         "Drop a commit table; its files stay",
         answer=DroppedAnswer,
+    ),
+    _catalog(
+        f"POST {CATALOG_API}/temporary-table-credentials",
+        "temporary_table_credentials",
+        "Credentials for a table by its id, if the node gives any",
+        body=TemporaryCredentialsRequest,
+        answer=TemporaryCredentials,
     ),
     _catalog(
         f"POST {_SCHEMA}/staging-tables",
@@ -719,6 +699,7 @@ _CATALOG = (
         "report_metrics",
         "Take note of a client's metrics; they are not kept",
         body=MetricsRequest,
+        at_member=False,
     ),
     _catalog(
         f"GET {_TABLE}/credentials",
@@ -742,8 +723,8 @@ _OPEN = (
         "readyz",
         "Whether the node is ready, 503 if not; reasons for those with a token",
         PLAIN,
-        _VERBOSE,
-        _DATA,
+        VERBOSE,
+        DATA,
     ),
     _open("/openapi.json", "openapi", "The interface of clients, for programs", JSON),
     _open("/docs", "docs", "The interface of clients, for people", HTML),

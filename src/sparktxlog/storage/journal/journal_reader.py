@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import CorruptLogError, ExpiredError, StorageError, TxLogError
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.tables.table_versions import OrderedVersions, VersionFiles
 from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.posts import MergeBase, Verdict
 from sparktxlog.protocol.messages.recovery import (
@@ -393,6 +393,19 @@ class JournalReader:
         """Return the commits that a position ordered, with those of their files that are kept."""
         with self._reading() as db:
             return placed_rows.read_at(db, position)
+
+    def read_commits(self, after: int, upto: int, limit: int) -> OrderedVersions:
+        """Return what was ordered of commit tables after one position and up to another one.
+
+        Args:
+            limit: About so many versions.
+
+        Raises:
+            ExpiredError: `after` lies before what the journal keeps (definite).
+        """
+        with self._reading() as db:
+            _check_kept(db, after, "kept_after")
+            return placed_rows.read_after(db, after, upto, limit)
 
     def read_done_commits(self) -> list[OrderedCommit]:
         """Return placed commits of expired positions: their files may go."""

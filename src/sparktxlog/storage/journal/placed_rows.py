@@ -15,8 +15,14 @@ from dataclasses import replace
 import msgspec
 
 from sparktxlog.codec.containers.payload import carried_contents, checked_manifest
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.commit_table import CommitTable, commit_file_prefix
-from sparktxlog.model.tables.table_versions import VersionFiles
+from sparktxlog.model.tables.table_versions import (
+    NamedTable,
+    OrderedVersion,
+    OrderedVersions,
+    VersionFiles,
+)
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import DropPlaced, OrderedCommit, PutPlaced
 from sparktxlog.storage.journal.sqlite_schema import PAYLOAD_COLUMNS, encode, read_number
@@ -24,6 +30,7 @@ from sparktxlog.storage.payload_log import PayloadLog
 
 _commit_of = msgspec.msgpack.Decoder(OrderedCommit).decode
 _contents_of = msgspec.msgpack.Decoder(tuple[bytes, ...]).decode
+_table_of = msgspec.msgpack.Decoder(CommitTable).decode
 _version_files_of = msgspec.msgpack.Decoder(VersionFiles).decode
 
 
@@ -259,6 +266,51 @@ def read_at(db: sqlite3.Connection, position: int) -> list[OrderedCommit]:
     """Return the commits that a position ordered."""
     rows = db.execute("SELECT body FROM ordered_commits WHERE position = ?", (position,))
     return [_commit_of(body) for (body,) in rows]
+
+
+def read_after(db: sqlite3.Connection, after: int, upto: int, limit: int) -> OrderedVersions:
+    """Return what was ordered of commit tables after one position and up to another one.
+
+    Args:
+        limit: About so many versions; those of one position stay together.
+    """
+    row = db.execute(
+        "SELECT position FROM ordered_commits WHERE position > ? AND position <= ?"
+        " ORDER BY position LIMIT 1 OFFSET ?",
+        (after, upto, limit - 1),
+    ).fetchone()
+    end = upto if row is None else int(row[0])
+    rows = db.execute(
+        "SELECT body FROM ordered_commits WHERE position > ? AND position <= ?"
+        " ORDER BY position, uuid",
+        (after, end),
+    )
+    tables = db.execute(
+        "SELECT body FROM commit_tables WHERE position > ? AND position <= ?"
+        " ORDER BY position, uuid",
+        (after, end),
+    )
+    return OrderedVersions(
+        upto=end,
+        versions=tuple(_version_of(_commit_of(body)) for (body,) in rows),
+        tables=tuple(_named(_table_of(body)) for (body,) in tables),
+    )
+
+
+def _version_of(commit: OrderedCommit) -> OrderedVersion:
+    return OrderedVersion(
+        uuid=commit.uuid,
+        version=commit.version,
+        position=commit.position,
+        transaction_id=transaction_id_to_text(commit.transaction_id),
+        files=version_files_of(commit).files,
+    )
+
+
+def _named(table: CommitTable) -> NamedTable:
+    return NamedTable(
+        uuid=table.uuid, name=table.name, position=table.changed, is_dropped=table.is_dropped
+    )
 
 
 def read_placed(db: sqlite3.Connection, uuid: str) -> bytes | None:

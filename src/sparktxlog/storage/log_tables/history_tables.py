@@ -19,7 +19,7 @@ from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.storage.log_tables.kept_rows import read_rows
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, SIGNATURES
-from sparktxlog.storage.log_tables.log_table import LogTable
+from sparktxlog.storage.log_tables.log_table import CHECKPOINT_EVERY, LogTable
 
 _log = structlog.get_logger("sparktxlog.log")
 
@@ -42,10 +42,14 @@ class HistoryTables:
     Args:
         log_root: Directory of the log tables.
         instance: Id of the journal that numbers the epochs; another journal starts at 1.
+        checkpoint_every: Commits between two checkpoints of a table.
     """
 
-    def __init__(self, log_root: Path, instance: str) -> None:
+    def __init__(
+        self, log_root: Path, instance: str, *, checkpoint_every: int = CHECKPOINT_EVERY
+    ) -> None:
         self._log_root = log_root
+        self._checkpoint_every = checkpoint_every
         self._app_ids = {"epochs": f"sparktxlog:{instance}:epochs"}
         self._opened: dict[str, LogTable] = {}
         #: Table → number of the rows that are being appended.
@@ -133,6 +137,7 @@ class HistoryTables:
                 self._log_root / name,
                 LOG_TABLES[name],
                 app_id=self._app_ids.get(name, f"sparktxlog:{name}"),
+                checkpoint_every=self._checkpoint_every,
             )
         return self._opened[name]
 

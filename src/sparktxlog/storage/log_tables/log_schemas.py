@@ -47,13 +47,15 @@ SYNCHRONIZED_QUEUE = _schema(f"""
     ordered_at      timestamp  not null
     """)
 
-#: `log/signatures`: state of one table of one replica at one position.
+#: `log/signatures`: state of one table of one replica at one position.  `name`: of the replica at
+#: its site.
 SIGNATURES = _schema("""
     position     bigint  not null
     chain_hash   string  not null
     table        string  not null
     node_id      string  not null
     worker_id    string  not null
+    name         string  not null
     version      bigint  not null
     rows         bigint  not null
     signature    string  not null
@@ -62,7 +64,9 @@ SIGNATURES = _schema("""
     reported_at  timestamp  not null
     """)
 
-_SEAT = "struct<id:string,url:string,weight:bigint,witness:boolean,incarnation:bigint>"
+_SEAT = (
+    "struct<id:string,url:string,weight:bigint,witness:boolean,follower:boolean,incarnation:bigint>"
+)
 #: `log/epochs`: one row per epoch that this node entered, key (log id, epoch).
 EPOCHS = _schema(f"""
     log_id       string  not null

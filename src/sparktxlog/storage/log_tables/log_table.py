@@ -4,7 +4,7 @@ Readers see plain tables at reader version 1 / writer version 2.  Files, commits
 directories are written and fsynced here, from a state that was read once (decision 100).  The next
 commit of the same version overwrites the files of an undone commit.
 
-Every 100 commits a checkpoint is written, and expired log entries and replaced files are dropped.
+Every so many commits a checkpoint is written, and expired log entries and replaced files go.
 Small files are merged by `tidy`, a bounded piece at a time, when there is nothing better to do.
 """
 
@@ -63,6 +63,8 @@ _SAME_FORMS = 15
 #: Rows of the newest small files that are kept in memory, about 400 bytes each: to open a file and
 #: its columns costs more than its rows.
 _RECENT_ROWS = 16_384
+#: Commits between two checkpoints, unless the node's configuration says otherwise.
+CHECKPOINT_EVERY = 100
 #: How long files stay that a merge replaced, milliseconds: a reader may be about to open one.
 _RETENTION_MS = 3_600_000
 
@@ -74,6 +76,7 @@ class LogTable:
         directory: The table's directory; made if missing.
         schema: Its columns.
         app_id: Name of its writer's transaction version, "" = none is kept.
+        checkpoint_every: Commits between two checkpoints.
 
     Raises:
         CorruptLogError: A commit at or below `safe_version` is damaged.
@@ -82,13 +85,20 @@ class LogTable:
         StorageError: It needs features that are not known here, or the disk fails.
     """
 
-    #: Commits between two checkpoints, and between two looks for small files.
-    checkpoint_every, look_every = 100, 32
+    #: Commits between two looks for small files.
+    look_every = 32
 
     def __init__(
-        self, directory: Path, schema: pa.Schema, *, app_id: str = "", safe_version: int = -1
+        self,
+        directory: Path,
+        schema: pa.Schema,
+        *,
+        app_id: str = "",
+        safe_version: int = -1,
+        checkpoint_every: int = CHECKPOINT_EVERY,
     ) -> None:
         self.directory = directory
+        self._checkpoint_every = checkpoint_every
         self.schema = schema
         self._app_id = app_id
         self._log = log_of(directory)
@@ -103,7 +113,7 @@ class LogTable:
         with storing(directory):
             self._sync_names()
         self._state = LogState.read(directory) if found is None or undone else found
-        self._commits = self.version % self.checkpoint_every
+        self._commits = self.version % self._checkpoint_every
         #: `tidy` looks for small files again at this version.
         self._look_at = 0
         #: Path of a live file → its rows, the newest last.
@@ -185,7 +195,7 @@ class LogTable:
         self._commit(actions)
         self._keep_recent(actions[0]["add"]["path"], rows)
         self._commits += 1
-        if self._commits >= self.checkpoint_every:
+        if self._commits >= self._checkpoint_every:
             self._write_checkpoint()
         return self.version
 

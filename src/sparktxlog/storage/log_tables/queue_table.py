@@ -17,7 +17,7 @@ from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import InvariantViolation, JournalLostError
 from sparktxlog.files.durability import storing
 from sparktxlog.storage.log_tables.log_schemas import SYNCHRONIZED_QUEUE
-from sparktxlog.storage.log_tables.log_table import LogTable
+from sparktxlog.storage.log_tables.log_table import CHECKPOINT_EVERY, LogTable
 
 QUEUE_NAME = "synchronized_queue"
 
@@ -86,6 +86,7 @@ class QueueTable:
             another log id never passes for this one.
         published_version: Delta version in the last `MarkPublished`: known to be fsynced.
         kept_after: Positions up to here are expired; a table that was lost begins after them.
+        checkpoint_every: Commits between two checkpoints.
 
     Raises:
         CorruptLogError: A commit up to `published_version` is damaged.
@@ -96,13 +97,20 @@ class QueueTable:
     """
 
     def __init__(
-        self, log_root: Path, log_id: str, *, published_version: int = -1, kept_after: int = 0
+        self,
+        log_root: Path,
+        log_id: str,
+        *,
+        published_version: int = -1,
+        kept_after: int = 0,
+        checkpoint_every: int = CHECKPOINT_EVERY,
     ) -> None:
         self._table = LogTable(
             log_root / QUEUE_NAME,
             SYNCHRONIZED_QUEUE,
             app_id=f"sparktxlog:{log_id}:queue",
             safe_version=published_version,
+            checkpoint_every=checkpoint_every,
         )
         self._kept_after = kept_after
         self._end = self._read_end()

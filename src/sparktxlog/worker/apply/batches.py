@@ -20,6 +20,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from sparktxlog.errors import ApplyError, DivergedError
+from sparktxlog.model.replicas import holds
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition
@@ -305,6 +306,7 @@ def plan_batch(
     position: int = 0,
     chain_hash: str = "",
     known: Collection[str] = (),
+    only: tuple[str, ...] = (),
 ) -> Batch:
     """Plan what to do to each table for some segments.
 
@@ -316,6 +318,7 @@ def plan_batch(
             the rest is done.
         chain_hash: At that position.
         known: Tables that the replica has at that position.
+        only: Patterns of the tables that it holds; empty = all.  Others are left out.
     """
     done = max(0, position - segments[0].first + 1)
     begin = LogPlace(position + 1, 0) if done else START
@@ -324,7 +327,7 @@ def plan_batch(
     effects: dict[str, list[TableEffect]] = {}
     for segment in segments:
         for effect in segment.effects:
-            if effect.last >= begin.position:
+            if effect.last >= begin.position and holds(only, effect.table):
                 effects.setdefault(effect.table, []).append(effect)
     plans = [
         _plan_table(name, effects[name], _Cutting(extent, begin, end), known=name in known)

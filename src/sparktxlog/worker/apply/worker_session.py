@@ -58,6 +58,19 @@ def has_jvm(session: SparkSession) -> bool:
     return not type(session).__module__.startswith("pyspark.sql.connect.")
 
 
+def delta_release(session: SparkSession) -> str:
+    """Return the release of Delta in a session's JVM; empty = unknown, as over Spark Connect."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    if not has_jvm(session):
+        return ""
+    java: Any = session.sparkContext._jvm
+    try:
+        return str(java.io.delta.package.VERSION())
+    except (Py4JError, TypeError):  # no Delta, or one that does not say it
+        return ""
+
+
 def check_digits(session: SparkSession) -> None:
     """Refuse a JVM whose language has other digits: Delta would name its files with them.
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.copying import OfferedFile, OfferedTable
+
+T = TypeVar("T")
 
 #: The format of a manifest; a later one is refused.
 FORMAT_VERSION = 1
@@ -82,16 +85,37 @@ class Image:
 
 
 class _Envelope(msgspec.Struct):
-    #: SHA-256 of the image's bytes, hexadecimal.
+    #: SHA-256 of the content's bytes, hexadecimal.
     digest: str
-    image: msgspec.Raw
+    content: msgspec.Raw
+
+
+def sealed(value: object) -> bytes:
+    """Return a value as JSON, with its digest."""
+    content = msgspec.json.encode(value)
+    digest = hashlib.sha256(content).hexdigest()
+    return msgspec.json.encode(_Envelope(digest=digest, content=msgspec.Raw(content)))
+
+
+def unsealed(found: bytes, kind: type[T]) -> T:
+    """Return the value that `sealed` was given.
+
+    Raises:
+        ValueError: It is damaged, or of another kind.
+    """
+    try:
+        envelope = msgspec.json.decode(found, type=_Envelope)
+        value = msgspec.json.decode(envelope.content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+    if hashlib.sha256(envelope.content).hexdigest() != envelope.digest:
+        raise ValueError("its digest is another one")
+    return value
 
 
 def manifest_of(image: Image) -> bytes:
     """Return the manifest of an image."""
-    content = msgspec.json.encode(image)
-    digest = hashlib.sha256(content).hexdigest()
-    return msgspec.json.encode(_Envelope(digest=digest, image=msgspec.Raw(content)))
+    return sealed(image)
 
 
 def image_of(manifest: bytes, name: str, place: str) -> Image:
@@ -105,12 +129,9 @@ def image_of(manifest: bytes, name: str, place: str) -> Image:
         CorruptLogError: It is damaged, or of a newer release.
     """
     try:
-        envelope = msgspec.json.decode(manifest, type=_Envelope)
-        image = msgspec.json.decode(envelope.image, type=Image)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        image = unsealed(manifest, Image)
+    except ValueError as error:
         raise _damaged(place, str(error)) from error
-    if hashlib.sha256(envelope.image).hexdigest() != envelope.digest:
-        raise _damaged(place, "its digest is another one")
     if image.format_version != FORMAT_VERSION:
         raise _damaged(place, f"format {image.format_version} is not known here")
     return replace(image, name=name)

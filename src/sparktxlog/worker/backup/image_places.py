@@ -26,20 +26,22 @@ def images_at(place: str | Path) -> ImageStore:
     return BucketImages(place)
 
 
-def check_apart(images: ImageStore, urls: Iterable[str]) -> None:
-    """Refuse images among the files of a site, whose worker or node would take them for its own.
+def check_apart(place: str, urls: Iterable[str], *, what: str = "images") -> None:
+    """Refuse a place among the files of a site, whose worker or node would take them for its own.
 
     Args:
-        urls: Of the site's tables and staged files in buckets.
+        place: Of what is kept.
+        urls: Of the site's tables and staged files.
+        what: Is kept there.
 
     Raises:
-        InvalidRequestError: They would lie there (definite).
+        InvalidRequestError: It would lie there (definite).
     """
     for url in urls:
-        if f"{images.url}/".startswith(f"{url}/"):
+        if f"{place}/".startswith(f"{url}/"):
             raise InvalidRequestError(
-                f"{images.url} is in {url}, where files of the site lie",
-                hint="Name a prefix of its own for images.",
+                f"{place} is in {url}, where files of the site lie",
+                hint=f"Name a place of its own for {what}.",
                 field="directory",
-                value=images.url,
+                value=place,
             )

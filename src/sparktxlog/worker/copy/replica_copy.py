@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from sparktxlog.errors import ApplyError, CopyConflictError, DivergedError, StorageError, TxLogError
 from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import CatchUpKind, CopyTicket, Lease, Transfer
+from sparktxlog.model.replicas import holds
 from sparktxlog.worker.apply.steps import failures_named
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
 from sparktxlog.worker.copy.donor_fetcher import FetcherOf
@@ -181,6 +182,9 @@ class ReplicaCopy:
             donor=self.pending.donor,
             failed=self._failed,
         )
+        held = [t for t in self.lease.tables if holds(self.state.only, t.definition.name)]
+        if len(held) < len(self.lease.tables):
+            self.ticket = replace(self.ticket, lease=replace(self.lease, tables=tuple(held)))
         self._fetcher.hold(self.ticket)
         lease = self.lease
         self._staging = CopyStager(
@@ -346,7 +350,7 @@ class ReplicaCopy:
             pending=None,
             copying=None,
             # With the copy's id: another copy of the same position makes other tables.
-            copied_from=f"{lease.node_id}@{lease.position}/{self._copy_id}",
+            copied_from=f"{lease.replica}@{lease.position}/{self._copy_id}",
         )
         self._directory.save(self.state)
 
@@ -359,7 +363,7 @@ class ReplicaCopy:
     def fail(self, reason: str) -> None:
         """Release the lease and record the failed attempt at the node; the journal stays."""
         if self.ticket is not None:
-            self._failed.append(self.lease.node_id)
+            self._failed.append(self.lease.replica)
             self._fetcher.release()
             self._tell(self._outcome(), reason[:500])
 
@@ -369,7 +373,7 @@ class ReplicaCopy:
         fetched = staging.fetched if staging else Fetched()
         return CopyOutcome(
             copy_id=self._copy_id,
-            donor=self.lease.node_id,
+            donor=self.lease.replica,
             from_position=self._from_position,
             position=self.lease.position,
             tables=dict(sorted(staging.ways.items())) if staging else {},
@@ -389,7 +393,7 @@ class ReplicaCopy:
             worker_id=self.state.worker_id,
             node_id=self._info.node_id,
             kind=CatchUpKind.COPY,
-            donors=(self.lease.node_id,),
+            donors=(self.lease.replica,),
             from_position=outcome.from_position,
             to_position=outcome.position if end == "done" else outcome.from_position,
             started_at=self._started_at,

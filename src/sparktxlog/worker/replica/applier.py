@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import monotonic, time_ns
@@ -93,7 +93,9 @@ class Applier:
             through `source`, without a heartbeat.
         copies: How to copy when the node asks for it; None = the worker stops instead.
         replays_anyway: Replay an IN_SYNC or EMPTY replica even if the node prefers a copy.
-        takes_lake: The replica may have been that of another site.
+        takes_lake: The replica may have been that of another site, or another one of this site.
+        name: Name of the replica at its site; None = the one that it has.
+        tables: Patterns of the tables that it holds; empty = those that it has.
         open_fetcher: Opens the source of a copy's files.
     """
 
@@ -107,6 +109,8 @@ class Applier:
         copies: CopyOptions | None = None,
         replays_anyway: bool = False,
         takes_lake: bool = False,
+        name: str | None = None,
+        tables: Sequence[str] = (),
         open_fetcher: FetcherOf = DonorFetcher,
     ) -> None:
         self.source = source
@@ -117,7 +121,8 @@ class Applier:
         watch = BatchWatch()
         self._replica = Replica(self._session, directory, self.info, watch)
         lake = directory.place.url
-        here = self.state.of_site(self.info.node_id, lake, takes=takes_lake)
+        here = self.state.named(name, tables, lake, takes=takes_lake)
+        here = here.of_site(self.info.node_id, lake, takes=takes_lake)
         if here != self.state:
             directory.save(here)
             self._replica.state = here

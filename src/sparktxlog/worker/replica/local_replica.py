@@ -155,6 +155,7 @@ class Replica:
             position=position,
             chain_hash=chain_hash,
             known=self.state.tables,
+            only=self.state.only,
         )
         cut = tail.cut if pending is None else pending.cut
         if cut is not None and cut.position != batch.last:

@@ -272,7 +272,7 @@ class ReplicaDriver:
         failed = 0
         while True:
             self._get_lease(copy)
-            _logger.info("copying position %d from %s", copy.lease.position, copy.lease.node_id)
+            _logger.info("copying position %d from %s", copy.lease.position, copy.lease.replica)
             try:
                 copy.stage_tables()
                 return copy.restart()

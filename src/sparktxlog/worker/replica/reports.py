@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -67,6 +69,9 @@ def report_of(
         follows=follows,
         error=error,
         lake=lake,
+        name=state.name,
+        only=state.only,
+        runs_on=f"{platform.node()}, process {os.getpid()}",
     )
 
 

@@ -76,6 +76,8 @@ class NodeInfo:
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
+    #: Directory of the log's own tables.
+    log_root: str = ""
     #: Directory of the commit tables.
     commit_table_root: str = ""
     #: The prefix in a bucket that has them instead; None = none.

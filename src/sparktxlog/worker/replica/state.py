@@ -10,7 +10,7 @@ end after a crash.  Its end is recorded after its last commit was fsynced.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.model.ids import local_path
+from sparktxlog.model.replicas import MAIN, check_replica_name, table_set
 from sparktxlog.model.report import Recount, RecountedTable, TableState
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.tables.commit_table import commit_file_name
@@ -149,6 +150,9 @@ class ReplicaState:
     #: A position that may lie inside a published segment: a worker had to stop there (`--at-most`),
     #: or the replica was restored from an image.
     cut: Cut | None = None
+    #: Its name at the site, and patterns of the tables that it holds (`model.replicas`).
+    name: str = MAIN
+    only: tuple[str, ...] = ()
 
     def begin(self, batch: Batch, log_id: str, cut: Cut | None = None) -> ReplicaState:
         """Return the state with a batch begun, which may end at a cut."""
@@ -201,6 +205,49 @@ class ReplicaState:
             "was moved or copied to this site on purpose: --take-lake",
             field="url",
             value=node_id,
+        )
+
+    def named(
+        self, name: str | None, tables: Sequence[str], lake: str, *, takes: bool = False
+    ) -> ReplicaState:
+        """Return the state as that of a replica with a name and a set of tables.
+
+        A replica without anything takes both; another one keeps them.
+
+        Args:
+            name: None = the name that it has.
+            tables: Patterns; empty = those that it has.
+            takes: Its lake was copied or moved on purpose, so it may get another name: its worker
+                is a new one.
+
+        Raises:
+            InvalidNameError, InvalidRequestError: They are wrong, or others than it has (definite).
+        """
+        name = None if name is None else check_replica_name(name)
+        only = table_set(tables)
+        if not self.position and self.copying is None:
+            return replace(self, name=name or self.name, only=only or self.only)
+        if only and only != self.only:
+            raise InvalidRequestError(
+                f"the replica in {lake} holds {', '.join(self.only) or 'all tables'}, and --tables "
+                f"says {', '.join(only)}: it would lack rows from before",
+                hint="Leave --tables out to go on with what it holds.  For other tables begin "
+                "another replica: --name and an empty --lake; a copy from this site's replicas "
+                "brings it to the present.",
+                field="tables",
+                value=", ".join(only)[:200],
+            )
+        if name in (None, self.name):
+            return self
+        if takes:
+            return replace(self, name=name or self.name, worker_id=new_worker())
+        raise InvalidRequestError(
+            f"the replica in {lake} has the name {self.name!r}, and --name says {name!r}: one lake "
+            "would count as two replicas",
+            hint="Leave --name out, or name another lake (--lake).  If the lake was copied or "
+            "moved on purpose: --take-lake",
+            field="name",
+            value=name,
         )
 
     def recount(self, node_id: str, tables: dict[str, RecountedTable]) -> Recount:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
-from sparktxlog.catchup.opinions import majority
+from sparktxlog.catchup.opinions import majority, of_sites
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import ExpiredError, StorageError
@@ -201,7 +201,12 @@ def _pair(histories: Mapping[str, SiteHistory], left: str, right: str, since: in
     common = sorted(one.keys() & other.keys())
     newest = common[-1] if common else 0
     positions = [position for position in common if position > since]
-    tables = sorted({*one[newest], *other[newest]}) if positions else []
+    both = histories[left], histories[right]
+    tables = [
+        table
+        for table in (sorted({*one[newest], *other[newest]}) if positions else ())
+        if all(history.compares(table) for history in both)
+    ]
     found = [
         _described(histories, table, *interval)
         for table in tables
@@ -245,7 +250,7 @@ def _described(
     signatures = {
         site: history.states[first_differing].get(table, "")
         for site, history in sorted(histories.items())
-        if first_differing in history.states
+        if first_differing in history.states and history.compares(table)
     }
     return SiteDifference(
         table=table,
@@ -257,15 +262,17 @@ def _described(
 
 
 def disagreeing(signatures: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the sites that disagree with the majority; empty if there is no majority.
+    """Return the replicas that disagree with the majority of sites; empty if there is none.
 
     Args:
-        signatures: Site → what it reported at one position.
+        signatures: Replica → what it reported at one position.
     """
-    opinion = majority(signatures)
-    if opinion is None:
-        return ()
-    return tuple(sorted(site for site, found in signatures.items() if found != opinion))
+    truths = {one: majority(of_sites(one, signatures)) for one in signatures}
+    return tuple(
+        one
+        for one, found in sorted(signatures.items())
+        if truths[one] is not None and truths[one] != found
+    )
 
 
 def conclusions(comparison: SiteComparison, recount: Verification | None) -> list[str]:

@@ -1,6 +1,7 @@
 """What sites reported about their replicas: signatures by position.
 
-A site's history is read from its own node (`GET /v1/signatures`).  The rest comes from this site:
+A replica is known by the text of `model.replicas`: a site's main one has the name of the site.  Its
+history is read from its own node (`GET /v1/signatures`).  The rest comes from this site:
 the newest report of every replica (`GET /v1/status?tables=1`, also of a DIVERGED one), and older
 ones from the Delta table `log/signatures`, which holds the reports of all sites.  So a site that
 cannot be reached is compared up to its last report that arrived here.
@@ -22,6 +23,8 @@ from pyarrow.dataset import dataset
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import InvalidRequestError, StorageError, TransportError, TxLogError
+from sparktxlog.model.replicas import MAIN, holds, name_of, replica_id, site_of
+from sparktxlog.model.status_words import replica_of
 from sparktxlog.worker.replica.source import HttpLogSource
 
 _logger = logging.getLogger(__name__)
@@ -36,9 +39,12 @@ _STANDS_STILL = " (stands still)"
 
 @dataclass(slots=True, kw_only=True)
 class SiteHistory:
-    """What one site reported."""
+    """What one replica reported."""
 
+    #: The replica.
     site: str
+    #: Patterns of the tables that it holds; empty = all.
+    only: tuple[str, ...] = ()
     #: Position → table → signature as text; `HISTORY` → chain hash.
     states: dict[int, dict[str, str]] = field(default_factory=dict)
     #: Why the site's own node was not asked, empty if it answered.
@@ -50,6 +56,10 @@ class SiteHistory:
         """Add what was reported at a position; the first report stays, unless `replace`."""
         if position > 0 and (replace or position not in self.states):
             self.states[position] = {HISTORY: chain_hash, **tables}
+
+    def compares(self, table: str) -> bool:
+        """Return whether it can be compared in a table, or in the order of transactions."""
+        return table == HISTORY or holds(self.only, table)
 
 
 def read_peer_urls(pairs: Sequence[str]) -> dict[str, str]:
@@ -74,7 +84,7 @@ def read_peer_urls(pairs: Sequence[str]) -> dict[str, str]:
 def read_histories(
     source: HttpLogSource, peer_urls: Mapping[str, str] | None = None
 ) -> tuple[str, dict[str, SiteHistory]]:
-    """Return this site's name, and the histories of all sites that its node knows.
+    """Return this site's name, and the histories of all replicas that its node knows.
 
     Args:
         source: The node of this site.
@@ -88,23 +98,27 @@ def read_histories(
     peers = [peer for peer in status.get("peers") or () if not peer.get("witness")]
     urls = {str(peer["id"]): str(peer["url"]) for peer in peers if peer.get("url")}
     urls |= dict(peer_urls or {})
-    replicas = list(status.get("replicas") or ())
-    sites = sorted({own, *urls, *(str(replica["node_id"]) for replica in replicas)})
-    found = {site: SiteHistory(site=site) for site in sites}
-    _ask(source, found[own])
-    for site in sites:
+    lines = {replica_of(line): line for line in status.get("replicas") or ()}
+    silent = {own, *urls} - {site_of(replica) for replica in lines}
+    found = {
+        replica: SiteHistory(site=replica, only=tuple(lines.get(replica, {}).get("only") or ()))
+        for replica in sorted({*lines, *silent})
+    }
+    for replica, history in found.items():
+        site = site_of(replica)
         if site == own:
+            _ask(source, history)
             continue
         if site not in urls:
-            found[site].absent = "its URL is not known here"
+            history.absent = "its URL is not known here"
             continue
         try:
             with closing(HttpLogSource(urls[site], source.token)) as other:
-                _ask(other, found[site])
+                _ask(other, history)
         except TxLogError as error:
-            found[site].absent = str(error)
-    for replica in replicas:
-        _add_newest(found[str(replica["node_id"])], replica)
+            history.absent = str(error)
+    for replica, line in lines.items():
+        _add_newest(found[replica], line)
     read_log_table(Path(str(info.get("log_root") or "")) / "signatures", found)
     return own, found
 
@@ -112,11 +126,13 @@ def read_histories(
 def _ask(source: HttpLogSource, history: SiteHistory) -> None:
     after = 0
     while True:
-        answer = source.document("/v1/signatures", after=after, limit=_PAGE)
-        if str(answer.get("node_id")) != history.site:
+        name = name_of(history.site)
+        query = {} if name == MAIN else {"replica": name}
+        answer = source.document("/v1/signatures", after=after, limit=_PAGE, **query)
+        if str(answer.get("node_id")) != site_of(history.site):
             raise TransportError(
                 f"{source.url} is the node of site {answer.get('node_id')!r}, not of "
-                f"{history.site!r}",
+                f"{site_of(history.site)!r}",
                 hint="Give --peer-url NAME=URL with the right URL.",
                 url=source.url,
             )
@@ -142,7 +158,7 @@ def _add_newest(history: SiteHistory, replica: Mapping[str, Any]) -> None:
 
 
 def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
-    """Add what the Delta table `log/signatures` has about sites, if it can be read."""
+    """Add what the Delta table `log/signatures` has about replicas, if it can be read."""
     if not has_log(path):
         return
     try:
@@ -155,11 +171,12 @@ def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
                 "chain_hash",
                 "table",
                 "node_id",
+                "name",
                 "signature",
                 "diverged",
                 "reported_at",
             ],
-            filter=pc.field("node_id").isin(list(histories)),
+            filter=pc.field("node_id").isin(sorted({site_of(one) for one in histories})),
         )
     except (StorageError, OSError, pa.ArrowException) as error:
         _logger.warning("%s cannot be read: %s", path, error)
@@ -167,11 +184,13 @@ def read_log_table(path: Path, histories: Mapping[str, SiteHistory]) -> None:
     states: dict[tuple[str, int], tuple[str, dict[str, str]]] = {}
     # The last report of a position counts: it may follow a repair.
     for row in rows.sort_by("reported_at").to_pylist():
-        state = states.setdefault((row["node_id"], row["position"]), ("", {}))
+        replica, position = replica_id(row["node_id"], row["name"]), row["position"]
+        state = states.setdefault((replica, position), ("", {}))
         state[1][row["table"]] = _text(row["signature"], row["diverged"] or "")
-        states[row["node_id"], row["position"]] = (row["chain_hash"], state[1])
-    for (site, position), (chain_hash, tables) in states.items():
-        histories[site].add(position, chain_hash, tables)
+        states[replica, position] = (row["chain_hash"], state[1])
+    for (replica, position), (chain_hash, tables) in states.items():
+        if replica in histories:
+            histories[replica].add(position, chain_hash, tables)
 
 
 def _text(signature: str, diverged: str) -> str:

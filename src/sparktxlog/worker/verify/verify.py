@@ -35,8 +35,10 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.foreign_files import digest_of
 from sparktxlog.files.stores.store import Store
+from sparktxlog.model.replicas import replica_id
 from sparktxlog.model.report import Recount, RecountedTable
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.status_words import replica_of
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece
@@ -143,11 +145,12 @@ def verify_replica(
     state, found_at = applied_state(lake), lake_at(lake)
     info = source.info()
     session = applier_session(spark)
+    own = replica_id(info.node_id, state.name)
     others = {
         # A site that sent no report since the node's start has a line without tables.
-        replica["node_id"]: replica.get("tables", {})
+        replica_of(replica): replica.get("tables", {})
         for replica in source.replicas()
-        if replica["position"] == state.position and replica["node_id"] != info.node_id
+        if replica["position"] == state.position and replica_of(replica) != own
     }
     search = _Search(session, source, payloads_at(info.payloads), found_at, state.position)
     findings = []

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sparktxlog.api.staging import executor_uploads, staged_append
+from sparktxlog.api.staging import executor_uploads, staged_append, uploaded_rows
 from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.staged_append import StagedAppend
 from sparktxlog.errors import ConfigError, InvalidRowsError, TransportError
@@ -113,7 +113,7 @@ def test_a_task_waits_for_the_node_and_keeps_little(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the node takes nothing, no more batches are asked for than a few files hold."""
-    monkeypatch.setattr(executor_uploads, "_FILE_BYTES", 1)
+    monkeypatch.setattr(uploaded_rows, "_FILE_BYTES", 1)
     monkeypatch.setattr("sparktxlog.api.staging.parquet_parts._WAITING_BYTES", 1)
     node.may_take.clear()
     taken: list[int] = []

@@ -11,7 +11,14 @@ from tests.support.command_line import invoke
 
 from sparktxlog.cli.commands import peer_commands, settings_commands
 
-SEAT = {"url": "http://a", "weight": 1, "witness": False, "incarnation": 1, "member": True}
+SEAT = {
+    "url": "http://a",
+    "weight": 1,
+    "witness": False,
+    "follower": False,
+    "incarnation": 1,
+    "member": True,
+}
 LOSS = {"node_id": "B", "last_shown": 9, "held_here": 7, "missing": 2, "unheard_s": 3.5}
 EPOCHS: dict[str, Any] = {
     "phase": "SUSPECT",
@@ -75,6 +82,21 @@ def requests_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[
                 )
             ],
         ),
+        (
+            ["add", "F", "http://f", "--follower"],
+            [
+                (
+                    "POST",
+                    "/v1/peers",
+                    {"id": "F", "url": "http://f", "witness": False, "follower": True},
+                )
+            ],
+        ),
+        (["set", "F", "--role", "master"], [("PATCH", "/v1/peers/F", {"follower": False})]),
+        (
+            ["set", "F", "--role", "follower", "--weight", "0"],
+            [("PATCH", "/v1/peers/F", {"weight": 0, "follower": True})],
+        ),
         (["remove", "D"], [("DELETE", "/v1/peers/D", {})]),
         (
             ["replace", "C", "D", "http://d,http://d2"],
@@ -86,13 +108,25 @@ def requests_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[
                 (
                     "POST",
                     "/v1/peers/C/replace",
-                    {"id": "W", "url": "http://w", "weight": 0, "witness": True},
+                    {
+                        "id": "W",
+                        "url": "http://w",
+                        "weight": 0,
+                        "witness": True,
+                        "follower": False,
+                    },
                 )
             ],
         ),
         (
             ["replace", "W", "C", "http://c", "--role", "master"],
-            [("POST", "/v1/peers/W/replace", {"id": "C", "url": "http://c", "witness": False})],
+            [
+                (
+                    "POST",
+                    "/v1/peers/W/replace",
+                    {"id": "C", "url": "http://c", "witness": False, "follower": False},
+                )
+            ],
         ),
         (["set", "B", "--weight", "0"], [("PATCH", "/v1/peers/B", {"weight": 0})]),
         (["set-quorum", "majority"], [("POST", "/v1/quorum", {"rule": "majority"})]),
@@ -190,3 +224,4 @@ def test_what_nobody_showed_is_not_called_zero(
 
 def test_nothing_to_set_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke(monkeypatch, "peer", "set", "B") != 0
+    assert invoke(monkeypatch, "peer", "set", "B", "--role", "witness") != 0

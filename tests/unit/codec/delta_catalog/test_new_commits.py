@@ -34,7 +34,7 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 )
 from sparktxlog.codec.delta_catalog.lockstep import check_changes, check_created
 from sparktxlog.codec.delta_catalog.new_commits import AHEAD_MS, read_new_commit
-from sparktxlog.codec.delta_catalog.table_states import DeltaTableState, domain_value
+from sparktxlog.codec.delta_catalog.table_states import SYNCHRONOUS, DeltaTableState, domain_value
 from sparktxlog.delta.commit_contents import LiveFiles, read_commit_file
 from sparktxlog.errors import InvalidRequestError, StagedCommitError, TxLogError
 
@@ -291,3 +291,21 @@ def test_a_time_far_ahead_is_refused_unless_the_table_is_there_already() -> None
 
 def test_a_domain_that_cannot_be_read_says_nothing() -> None:
     assert domain_value(deep(5_000)) == {}
+
+
+@pytest.mark.parametrize("wrong", ["yes", "TRUE", ""])
+def test_a_table_is_synchronous_by_a_property_with_two_values(wrong: str) -> None:
+    def changed(value: str | None) -> bytes:
+        given = {} if value is None else {SYNCHRONOUS: value}
+        configuration = definition().metadata["configuration"] | given
+        metadata = {"metaData": definition().metadata | {"configuration": configuration}}
+        return lines_of(info_of(BEGIN + 1), metadata)
+
+    assert not state().is_sync
+    on = read_new_commit(changed("true"), state(), UUID, BEGIN)[1]
+    assert on.is_sync
+    for value in ("false", None):
+        assert not read_new_commit(changed(value), state(), UUID, BEGIN)[1].is_sync
+    with pytest.raises(StagedCommitError, match="'true' or 'false'") as raised:
+        read_new_commit(changed(wrong), state(), UUID, BEGIN)
+    assert raised.value.fields == {"field": f"properties.{SYNCHRONOUS}", "value": wrong}

@@ -9,10 +9,11 @@ import pytest
 from tests.verification.mutation.lone import SECOND_US, Lone, sent
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.master import Master, first_view
+from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import Action, SendEpochMessage, TellPhase
 from sparktxlog.protocol.messages.balloting import Prepare, Probe
 from sparktxlog.protocol.messages.events import LinkChanged, PostReceived, Tick
+from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.protocol.messages.view import Phase
 
 TIMEOUT_US = SECOND_US

@@ -1,7 +1,8 @@
-"""What a status shows of synchronous runs (P34), and what a run waits for."""
+"""What a status shows of synchronous runs (P34), what a run waits for, and of vectors."""
 
 from __future__ import annotations
 
+import pytest
 from tests.support.run_headers import header
 
 from sparktxlog.model.ids import NodeId
@@ -9,7 +10,12 @@ from sparktxlog.model.transactions.operation import RunFacts
 from sparktxlog.protocol.messages.events import RunSubmitted
 from sparktxlog.protocol.order.origin_queues import Stream
 from sparktxlog.protocol.order.peers import Peer
-from sparktxlog.protocol.order.status import SynchronousStatus, awaited_by, synchronous_status
+from sparktxlog.protocol.order.status import (
+    SynchronousStatus,
+    awaited_by,
+    compared,
+    synchronous_status,
+)
 from sparktxlog.protocol.order.unstamped import Staging
 
 
@@ -65,3 +71,22 @@ def test_a_run_waits_for_promises_holders_and_its_own_data() -> None:
         peer.counter = 50
     assert waits(3) == [("c", "acquired")]
     assert waits(2) == []
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "says"),
+    [
+        ({}, {}, "equal"),
+        ({"A": 2, "B": 1}, {"A": 2, "B": 1}, "equal"),
+        ({"A": 2, "B": 0}, {"A": 2}, "equal"),
+        ({"A": 2, "B": 1}, {"A": 1, "B": 1}, "ahead"),
+        ({"A": 2}, {"A": 2, "C": 7}, "behind"),
+        ({"A": 2, "B": 1}, {"A": 1, "B": 2}, "apart"),
+        ({"A": 2}, {"B": 2}, "apart"),
+    ],
+)
+def test_t63_two_vectors_may_be_such_that_neither_is_later(
+    mine: dict[str, int], theirs: dict[str, int], says: str
+) -> None:
+    opposite = {"ahead": "behind", "behind": "ahead"}.get(says, says)
+    assert (compared(mine, theirs), compared(theirs, mine)) == (says, opposite)

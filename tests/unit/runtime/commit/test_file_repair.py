@@ -66,6 +66,7 @@ def with_repair(
         told: asyncio.Queue[Event] = asyncio.Queue()
         base: Any = SimpleNamespace(
             links=links,
+            sources=lambda: list(links.values()),
             payloads=store,
             run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
             run_on_files=FileThreads(2, "files").run,

@@ -75,6 +75,7 @@ def tails_of(journal: Any, link: Link, view: View, alarms: list[Alarm]) -> Queue
         master=SimpleNamespace(view=view),
         journal=journal,
         links={"B": link},
+        ordered=SimpleNamespace(value=0),
         run_blocking=lambda work, *args: asyncio.ensure_future(asyncio.to_thread(work, *args)),
     )
     bell: Any = SimpleNamespace(raise_alarm=alarms.append)

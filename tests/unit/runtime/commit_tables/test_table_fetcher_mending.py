@@ -30,6 +30,7 @@ def mend(root: Path, file: StagedFile) -> None:
     base: Any = SimpleNamespace(
         config=SimpleNamespace(commit_table_dir=root),
         links={},
+        sources=list,
         run_on_files=lambda place, work, *args: asyncio.to_thread(work, *args),
     )
 

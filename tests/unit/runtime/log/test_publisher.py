@@ -82,6 +82,7 @@ class Site:
                 data_dir=self.directory,
                 log_id="l",
                 publish_interval=0.01,
+                log_checkpoint_interval=100,
                 lag_retention=3_600.0,
                 signature_interval=1_000,
             ),

@@ -227,3 +227,38 @@ def test_a_site_that_lost_its_disk_has_no_replica_that_could_lend_a_copy() -> No
     holders.note(report("b", 50), ReplicaVerdict.IN_SYNC)
     holders.set_members({"a": 1, "b": 2})
     assert [one.position for one in holders.all()] == [0, 50]
+
+
+def test_every_replica_of_a_site_holds_the_log_until_it_is_forgotten() -> None:
+    """Replicas are counted singly."""
+    holders, saved = Holders({"a": 1, "b": 1}, {}), dict[str, bytes]()
+
+    def keep(writes: list[Any]) -> None:
+        for write in writes:
+            assert isinstance(write, PutValue)
+            saved[write.name] = write.value
+
+    keep(holders.note(report("a", 500), ReplicaVerdict.IN_SYNC))
+    part = replace(report("a", 300), name="reports", only=("b.*",))
+    keep(holders.note(part, ReplicaVerdict.IN_SYNC))
+    keep(holders.note(report("b", 500), ReplicaVerdict.IN_SYNC))
+    for one in (holders, Holders({"a": 1, "b": 1}, saved)):
+        assert [(h.replica, h.position) for h in one.all()] == [
+            ("a", 500),
+            ("a/reports", 300),
+            ("b", 500),
+        ]
+        found = view(
+            holders=one.all(), published=500, peers={"b": 500}, limits=limits(transactions=1)
+        )
+        assert (found.applied, found.copyable) == (300, 500)
+        assert shortened(found).held_by == ("worker of a/reports",)
+    keep(holders.keep_only("a", ["main"]))
+    for one in (holders, Holders({"a": 1, "b": 1}, saved)):
+        assert [h.replica for h in one.all()] == ["a", "b"]
+    # A site without its main replica does not hold all of the log for that one.
+    holders.keep_only("a", [])
+    assert [h.replica for h in holders.all()] == ["a", "b"] and holders.all()[0].position == 0
+    holders.note(part, ReplicaVerdict.IN_SYNC)
+    assert [h.replica for h in holders.all()] == ["a/reports", "b"]
+    assert view(holders=holders.all()).copyable == 500, "a part of the tables lends no whole copy"

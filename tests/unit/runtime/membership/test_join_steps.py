@@ -80,7 +80,7 @@ class Bench:
             state=SimpleNamespace(
                 values=values or {}, core=SimpleNamespace(base=SimpleNamespace(position=position))
             ),
-            master=SimpleNamespace(view=SimpleNamespace(epoch=1)),
+            master=SimpleNamespace(view=SimpleNamespace(epoch=1), pulling=None),
             journal=None,
             payloads=None,
             is_fresh=lambda: self.fresh,

@@ -9,7 +9,8 @@ from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, RestorePoint, point_key
-from sparktxlog.runtime.replicas.judged_replicas import HISTORY, Replicas
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.runtime.replicas.own_replica import HISTORY
 from sparktxlog.storage.interfaces import PutValue
 
 
@@ -40,6 +41,18 @@ def test_applied_counts_equal_sites() -> None:
     assert [known.passed(sites) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
     assert known.passed_by(15, 2) == {"A": {}, "B": {"t": "foreign commit"}}
     assert known.passed_by(15, 1) == {"A": {}} and known.passed_by(41, 2) == {}
+
+
+def test_a_follower_counts_for_no_promise() -> None:
+    """P38: its replica is shown; only at itself its position is one."""
+    known = Replicas(base_of("A", hash_at, position=100_000, followers="F"))
+    for node, position in (("A", 20), ("B", 30), ("F", 40)):
+        known.accept(report(position, node), 1)
+    assert [known.applied(sites) for sites in (1, 2, 3)] == [20, 20, 0]
+    assert [line["node_id"] for line in known.status(2)] == ["A", "B", "F"]
+    own = Replicas(base_of("F", hash_at, position=100_000, followers="F"))
+    own.accept(report(40, "F"), 1)
+    assert own.applied(1) == 40
 
 
 def test_sites_with_one_worker_id_are_two_replicas() -> None:

@@ -15,7 +15,8 @@ from tests.support.known_replicas import base_of, hash_at, report
 from sparktxlog.catchup.comparison import Cause
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.model.report import Recount, RecountedTable, ReplicaVerdict, WorkerReport
-from sparktxlog.runtime.replicas.judged_replicas import HISTORY, RECOUNT_AFTER_US, Replicas
+from sparktxlog.runtime.replicas.judged_replicas import RECOUNT_AFTER_US, Replicas
+from sparktxlog.runtime.replicas.own_replica import HISTORY
 from sparktxlog.storage.interfaces import PutValue, Write
 
 IN_SYNC, DIVERGED = ReplicaVerdict.IN_SYNC, ReplicaVerdict.DIVERGED

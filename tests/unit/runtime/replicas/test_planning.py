@@ -18,6 +18,7 @@ from sparktxlog.config import load_config
 from sparktxlog.errors import NotFoundError, TransportError
 from sparktxlog.model.answers import ReportAnswer
 from sparktxlog.model.copying import CatchUpKind, ReplicaSize, Transfer
+from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.report import ReplayCost, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.runtime.commit.executor import AsideWrite
@@ -67,7 +68,7 @@ class Link:
     #: Questions wait until it is set.
     gate: asyncio.Event | None = None
 
-    async def replica_size(self) -> ReplicaSize:
+    async def replica_size(self, name: str = MAIN) -> ReplicaSize:
         self.asked += 1
         if self.gate is not None:
             await self.gate.wait()
@@ -204,19 +205,21 @@ def test_a_donor_is_asked_again_when_its_link_is_mended(tmp_path: Path) -> None:
     async def main() -> None:
         link = Link("B", size_bytes=None)
         sizes = Site(tmp_path, {"B": link}).sizes
-        assert await sizes.missing(["B"]) == {"B": None}
+        assert await sizes.missing(["B"], report(0)) == {"B": None}
         asked = link.asked
         link.size_bytes = 1_000
-        assert await sizes.missing(["B"]) == {"B": None}, "a failure is good for a second"
+        assert await sizes.missing(["B"], report(0)) == {"B": None}, (
+            "a failure is good for a second"
+        )
         assert link.asked == asked
         link.ups += 1
-        assert await sizes.missing(["B"]) == {"B": 1_000}
+        assert await sizes.missing(["B"], report(0)) == {"B": 1_000}
         # Who asks for a copy is not told an old failure.
         sizes = Site(tmp_path, {"B": link}).sizes
         link.size_bytes = None
-        assert await sizes.missing(["B"]) == {"B": None}
+        assert await sizes.missing(["B"], report(0)) == {"B": None}
         link.size_bytes = 2_000
-        assert await sizes.missing(["B"], again=True) == {"B": 2_000}
+        assert await sizes.missing(["B"], report(0), again=True) == {"B": 2_000}
 
     run(main())
 

@@ -118,3 +118,16 @@ def test_rows_of_an_attempt_that_failed_are_there_once(
             table.append_rows("lag", rows)
     table.append_rows("lag", rows)
     assert DeltaTable(tmp_path / "lag").to_pyarrow_table().num_rows == 2
+
+
+@pytest.mark.parametrize(("every", "made"), [(100, []), (4, [4, 8])])
+def test_v54_checkpoints_come_at_the_interval_of_the_node(
+    tmp_path: Path, every: int, made: list[int]
+) -> None:
+    """Each node has its own, in commits: `log-checkpoint-interval`."""
+    table = HistoryTables(tmp_path, "i", checkpoint_every=every)
+    for number in range(1, 9):
+        table.append_epochs([epoch_of(number)])
+    found = (tmp_path / "epochs" / "_delta_log").glob("*.checkpoint.parquet")
+    assert sorted(int(path.name[:20]) for path in found) == made
+    assert HistoryTables(tmp_path, "i").last_epoch == 8

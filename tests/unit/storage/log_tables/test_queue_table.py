@@ -159,11 +159,11 @@ def test_compaction_keeps_rows_and_transaction_version(tmp_path: Path) -> None:
 def test_checkpoints_and_merges_come_by_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogTable, "checkpoint_every", 5)
     monkeypatch.setattr(LogTable, "look_every", 1)
     monkeypatch.setattr(small_files, "_WORTH_FILES", 4)
     monkeypatch.setattr(delta_table, "_MERGE_ROWS", 4)
-    queue, directory = QueueTable(tmp_path, "l"), tmp_path / "synchronized_queue"
+    directory = tmp_path / "synchronized_queue"
+    queue = QueueTable(tmp_path, "l", checkpoint_every=5)
     version = 0
     for i in range(1, 24):
         version = queue.append(rows_of(i, i))
@@ -173,7 +173,8 @@ def test_checkpoints_and_merges_come_by_themselves(
         state, found = queue._table._state, LogState.read(directory)
         assert (state.version, state.adds.keys()) == (found.version, found.adds.keys())
         assert (state.transactions, state.removed) == (found.transactions, found.removed)
-    assert {path.name[:20] for path in directory.glob("_delta_log/*.checkpoint.parquet")}
+    made = {int(path.name[:20]) for path in directory.glob("_delta_log/*.checkpoint.parquet")}
+    assert len(made) == 4, "one for each five commits"
     assert positions(tmp_path) == list(range(1, 24))
     reopened = QueueTable(tmp_path, "l", published_version=version)
     assert reopened.position == 23

@@ -314,3 +314,12 @@ def test_steps_are_numbered_alike_and_rise() -> None:
     last = OwnCommit.of(batch, "l", "t", steps[-1], EMPTY_SIGNATURE)
     first = OwnCommit.of(following, "l", "t", replace(steps[0], number=0), EMPTY_SIGNATURE)
     assert last.txn_version < first.txn_version
+
+
+def test_a_replica_with_a_set_applies_only_operations_of_its_tables() -> None:
+    """Its position advances as always."""
+    effects = [replace(effect("append", 1), table=name) for name in ("bronze.t", "gold.t", "t")]
+    found = plan_batch([segment(1, 10, *effects)], never, only=("bronze.*", "default.t"))
+    assert (sorted(found.tables), found.last, found.transactions) == (["bronze.t", "t"], 10, 10)
+    idle = plan_batch([segment(1, 10, *effects)], never, only=("silver.*",))
+    assert (idle.tables, idle.last, idle.to_hash) == ({}, 10, found.to_hash)

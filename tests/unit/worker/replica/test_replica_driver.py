@@ -39,7 +39,7 @@ class Copy:
 
     @property
     def lease(self) -> Any:
-        return type("G", (), {"position": 40, "node_id": "B"})
+        return type("G", (), {"position": 40, "replica": "B"})
 
     def back_up(self) -> None:
         self.replica.done.append("back up")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.segments import segment
 from tests.support.worker_log import table
 
-from sparktxlog.errors import CorruptLogError, LockedError
+from sparktxlog.errors import (
+    CorruptLogError,
+    InvalidNameError,
+    InvalidRequestError,
+    LockedError,
+)
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.worker.apply.batches import plan_batch
 from sparktxlog.worker.apply.cutting import Cut
@@ -79,3 +85,30 @@ def test_a_damaged_state_is_an_error_and_none_is_not(tmp_path: Path) -> None:
         (directory.own / "state.json").write_text('{"worker_id": 3')
         with pytest.raises(CorruptLogError, match="cannot be read"):
             directory.load()
+
+
+def test_a_replica_keeps_its_name_and_its_set_of_tables() -> None:
+    """They are remembered with the replica; what it lacks cannot come later."""
+    fresh = ReplicaState(worker_id="w")
+    assert (fresh.name, fresh.only) == ("main", ())
+    made = fresh.named("reports", ["Bronze.*"], "/lake")
+    assert (made.name, made.only, made.worker_id) == ("reports", ("bronze.*",), "w")
+    assert made.named("other", ["gold.*"], "/lake").only == ("gold.*",), "nothing is applied yet"
+    made = replace(made, node_id="A", position=10)
+    assert made.named(None, [], "/lake") == made.named("reports", ["bronze.*"], "/lake") == made
+    with pytest.raises(
+        InvalidRequestError, match=r"holds bronze\.\*, and --tables says"
+    ) as failure:
+        made.named(None, ["bronze.*", "gold.*"], "/lake")
+    assert failure.value.fields["field"] == "tables" and "--name" in str(failure.value.hint)
+    whole = replace(fresh, node_id="A", position=10)
+    with pytest.raises(InvalidRequestError, match="holds all tables"):
+        whole.named(None, ["gold.*"], "/lake")
+    with pytest.raises(InvalidRequestError, match=r"has the name 'reports'") as failure:
+        made.named("other", [], "/lake")
+    assert "--take-lake" in str(failure.value.hint)
+    taken = made.named("other", [], "/lake", takes=True)
+    assert (taken.name, taken.only) == ("other", ("bronze.*",)) and taken.worker_id != "w"
+    assert made.named("reports", [], "/lake", takes=True) == made
+    with pytest.raises(InvalidNameError):
+        fresh.named("a/b", [], "/lake")

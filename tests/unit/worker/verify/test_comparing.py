@@ -221,6 +221,7 @@ def test_an_absent_site_is_compared_by_what_it_reported_here(
             "table": table,
             "node_id": "B",
             "worker_id": "w",
+            "name": "main",
             "version": 1,
             "rows": 1,
             "signature": text,

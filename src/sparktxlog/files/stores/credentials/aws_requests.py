@@ -66,7 +66,7 @@ class AwsService:
         parts = urlsplit(url)
         until = monotonic() + total_s
         connection = NodeConnection(
-            parts,
+            parts._replace(path=""),
             # Not the authority of the cluster's nodes.
             tls={"ssl": _trust(), "server_hostname": parts.hostname},
             proxy=proxy_to(parts),

@@ -9,8 +9,8 @@ import pytest
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.order.status import Awaited, AwaitReason
-from sparktxlog.runtime.commit import wait_history
-from sparktxlog.runtime.commit.wait_history import WaitHistory
+from sparktxlog.runtime.history import wait_history
+from sparktxlog.runtime.history.wait_history import WaitHistory
 
 SECOND = 1_000_000
 

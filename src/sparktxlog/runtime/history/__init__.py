@@ -1,0 +1,1 @@
+"""What was at a node: waits of the order, and figures of the last day; for people who look."""

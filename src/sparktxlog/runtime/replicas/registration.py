@@ -1,0 +1,199 @@
+"""Which workers this node takes reports of: each replica of its site has a name and a lake.
+
+The main replica is in the node's own lake.  Another one is registered with its first report, and
+keeps its name and its lake until somebody forgets it: its worker holds the log back until then.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.model.buckets import bucket_url
+from sparktxlog.model.replicas import (
+    MAIN,
+    MOST_REPLICAS,
+    check_replica_name,
+    replica_id,
+    table_set,
+)
+from sparktxlog.model.report import OwnReport
+from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.leaving_fork.leftover_log import read_replica_state
+from sparktxlog.runtime.replicas.judged_replicas import Replicas
+from sparktxlog.storage.interfaces import Write
+
+_SHOWN = 200
+
+
+class Registration:
+    """Checks name and lake of each report of this site; belongs to the event loop."""
+
+    def __init__(self, base: Foundation, replicas: Replicas) -> None:
+        self._base = base
+        self._replicas = replicas
+        self._dead_after_us = int(base.config.worker_dead_after * 1_000_000)
+        #: Name → worker, lake and set of the last report that was found right.
+        self._believed: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+        #: Name → machine and process that reported last.
+        self._runs_on: dict[str, str] = {}
+
+    def take(self, report: OwnReport) -> list[Write]:
+        """Check a report, and register its replica; return the writes that keep that.
+
+        Raises:
+            InvalidRequestError: Its name or its lake is another worker's, its set of tables is
+                none, or there are too many replicas (definite).
+        """
+        given, writes = (report.worker_id, report.lake, report.only), list[Write]()
+        if given != self._believed.get(report.name):
+            if table_set(report.only) != report.only:
+                raise _refused(report, "its set of tables is not as workers write it", "")
+            if report.name == MAIN:
+                if not report.lake:
+                    return []
+                self._check_main(report)
+            else:
+                self._check_named(report)
+                writes = self._replicas.register(report.name, report.lake)
+            self._believed[report.name] = given
+        self._runs_on[report.name] = report.runs_on
+        return writes
+
+    def check_forgettable(self, name: str) -> None:
+        """Refuse to forget a replica that is not known, or whose worker runs.
+
+        Raises:
+            InvalidNameError, NotFoundError, InvalidRequestError: That is so (definite).
+        """
+        check_replica_name(name)
+        state = self._replicas.named(name)
+        if state is None and name not in self._replicas.lakes:
+            known = sorted(
+                {*self._replicas.lakes, *(s.report.name for s in self._replicas.of_own_site())}
+            )
+            raise NotFoundError(
+                f"site {self._base.config.node_id} has no replica {name!r}",
+                hint=f"It has {', '.join(known)}." if known else "It has none.",
+                name=name,
+            )
+        if self._runs(name):
+            raise InvalidRequestError(
+                f"the worker of replica {name!r} runs{self._where(name)}: it would come back with "
+                "its next report",
+                hint="End it first.",
+                field="name",
+                value=name,
+            )
+        self._believed.pop(name, None)
+        self._runs_on.pop(name, None)
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _check_main(self, report: OwnReport) -> None:
+        """Refuse a main replica whose tables are not those that this node shows and lends."""
+        config = self._base.config
+        if config.lake_url is not None:
+            if _place(report.lake) != _place(config.lake_url):
+                raise InvalidRequestError(
+                    f"the worker applies the log to the lake {report.lake[:_SHOWN]}, and this node "
+                    f"shows {config.lake_url}",
+                    hint="Leave --lake out, or set lake-url of this node to the worker's lake.  A "
+                    "further replica of this site needs a name: --name.",
+                    field="lake",
+                    value=report.lake[:_SHOWN],
+                )
+            return
+        lake = config.lake_dir
+        is_same = _place(report.lake) == _place(str(lake))
+        if not is_same and not Path(report.lake).is_dir():
+            # Perhaps the worker's machine has the lake at another place.
+            there = read_replica_state(lake)
+            is_same = there is not None and there.worker_id == report.worker_id
+        if not is_same:
+            raise InvalidRequestError(
+                f"worker {report.worker_id[:80]} applies the log to the lake "
+                f"{report.lake[:_SHOWN]}, and this node shows and lends {lake}",
+                hint="Leave --lake out, or name the node of that lake (--url).  A further replica "
+                "of this site needs a name: --name.  If the lake was moved: set lake-dir of this "
+                "node to its new place, and start the node again.",
+                field="lake",
+                value=report.lake[:_SHOWN],
+            )
+
+    def _check_named(self, report: OwnReport) -> None:
+        name, lake, lakes = report.name, report.lake[:_SHOWN], self._replicas.lakes
+        if not lake:
+            raise _refused(report, "it says no lake", "Give it one of its own: --lake.")
+        if (there := self._lake_of_another(report)) is not None:
+            other, where = there
+            raise _refused(
+                report,
+                f"its lake {lake} is that of replica {other!r}, or in or around it: "
+                f"{where}{self._where(other)}",
+                "Give it a lake of its own: --lake.",
+            )
+        known = lakes.get(name)
+        if known is not None and _place(known) != _place(report.lake):
+            raise _refused(
+                report,
+                f"its lake is {lake}, and the worker of that name has the lake "
+                f"{known}{self._where(name)}",
+                f"Choose another --name.  If the other lake is gone: sparktxlog workers forget "
+                f"{name}",
+            )
+        if known is None and len(lakes) + 1 >= MOST_REPLICAS:
+            raise _refused(
+                report,
+                f"this site has the replicas {', '.join((MAIN, *sorted(lakes)))}, and at most "
+                f"{MOST_REPLICAS}",
+                "sparktxlog workers forget NAME removes one whose worker has ended.",
+            )
+        state = self._replicas.named(name)
+        if state is not None and state.report.worker_id != report.worker_id and self._runs(name):
+            raise _refused(
+                report,
+                f"worker {state.report.worker_id} of that name and lake runs{self._where(name)}",
+                "Choose another --name and --lake, or end that one.",
+            )
+
+    def _lake_of_another(self, report: OwnReport) -> tuple[str, str] | None:
+        """Return name and lake of the replica that has a lake, or one in or around it."""
+        config = self._base.config
+        main = config.lake_url or str(config.lake_dir)
+        for name, lake in {MAIN: main, **self._replicas.lakes}.items():
+            if name != report.name and _overlap(_place(lake), _place(report.lake)):
+                return name, lake
+        return None
+
+    def _runs(self, name: str) -> bool:
+        """Return whether a worker reported lately that it follows the log."""
+        state = self._replicas.named(name)
+        if state is None or not state.report.follows or not state.heard_at:
+            return False
+        return self._base.clock.now() - state.heard_at <= self._dead_after_us
+
+    def _where(self, name: str) -> str:
+        """Return where a worker runs, as the end of a sentence."""
+        runs_on = self._runs_on.get(name)
+        return f" ({runs_on[:_SHOWN]})" if runs_on else ""
+
+
+def _place(lake: str) -> str:
+    """Return a lake's path or URL in one form."""
+    found = bucket_url(lake, "lake")
+    return os.path.realpath(lake) if found is None else found.url
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _refused(report: OwnReport, why: str, hint: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"replica {replica_id(report.node_id, report.name)[:160]!r} is not taken: {why}",
+        hint=hint,
+        field="name",
+        value=report.name[:80],
+    )
