@@ -84,7 +84,7 @@ class Replica:
 
     @property
     def lease(self) -> Any:
-        return type("Lease", (), {"position": self.snapshot, "node_id": "B"})
+        return type("Lease", (), {"position": self.snapshot, "replica": "B"})
 
     def back_up(self) -> None:
         self.step()

@@ -184,6 +184,8 @@ _RULES: dict[type, dict[str, Rule]] = {
         # Everybody was heard, and nobody greets here (P30, P29), or wishes runs to be void (P32).
         "_standings": _no, "_standing": _no, "_doubted": _names, "_differing": describe,
         "_inspection": _no,
+        # Nobody follows here (P38).
+        "_pulling": _no,
     },
     CurrentEpoch: {
         "_config": _no, "view": describe, "is_member": describe, "phase": describe,
@@ -201,7 +203,7 @@ _RULES: dict[type, dict[str, Rule]] = {
         "_peers": _no, "_own": _no, "_own_headers": describe, "_rounds": describe,
         "_stamp_check": describe, "_told_acquired": describe, "_added_at": _no,
         "_round_position": _no, "_empty_rounds": _no, "_clock_warned": _no, "frozen": describe,
-        "joiners": describe,
+        "joiners": describe, "sources": _no,
     },
     Collecting: {
         "_config": _no, "_incarnations": describe, "_counter": _no, "_fetching": _no,
