@@ -47,6 +47,7 @@ SENT_BY_CLIENTS = {
     "POST /v1/open-transactions/{id}/commit",
     "DELETE /v1/open-transactions/{id}",
     "POST /api/2.1/unity-catalog/schemas",
+    "POST /api/2.1/unity-catalog/temporary-table-credentials",
     "DELETE /api/2.1/unity-catalog/schemas/{full_name}",
     "DELETE /api/2.1/unity-catalog/tables/{full_name}",
     f"POST {SCHEMA}/staging-tables",
