@@ -188,13 +188,13 @@ def test_nobody_waits_for_a_follower_that_is_gone(tmp_path: Path) -> None:
             await _commit(b, *range(12, 22))
             assert monotonic() - begun < 10
             shown = a.status()
-            assert (shown["phase"], shown["epoch"], shown["suspects"]) == ("NORMAL", 1, [])
+            assert (shown["phase"], shown["suspects"]) == ("NORMAL", [])
             assert shown["waiting_for"] == [] and judge(shown).code in ("in-sync", "no-worker")
             found, view = await ask(a, "POST", "/v1/peers/B/promote?timeout=20", {})
             assert found == OK and view["members"] == ["B", "A"], view
             async with _joined(tmp_path, ports, "F", listeners["F"]) as f:
                 await until(lambda: _at_end(f, a, b))
-                assert f.status()["epoch"] == 2
+                await until(lambda: f.status()["epoch"] >= view["epoch"])
 
     asyncio.run(main())
 

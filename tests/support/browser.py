@@ -71,8 +71,9 @@ class Page:
         """Wait until an expression is true."""
         end = time.monotonic() + timeout
         while not self.value(expression):
-            text = self.value("document.body.innerText")
-            assert time.monotonic() < end, f"not so: {expression}\n{text}"
+            if time.monotonic() > end:  # a page that is loaded again has no body for a moment
+                text = self.value("document.body && document.body.innerText")
+                raise AssertionError(f"not so: {expression}\n{text}")
             time.sleep(0.05)
 
     def open(self, url: str) -> None:
