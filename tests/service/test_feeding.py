@@ -158,6 +158,30 @@ def test_a_feed_has_what_the_node_published(
     asyncio.run(main())
 
 
+def test_a_feed_from_a_follower_is_whole_until_its_last_run(
+    tmp_path: Path, place: FeedStore
+) -> None:
+    """Nobody waits for a follower, so it never knows that nothing came since (P38)."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AF", followers="F") as nodes:
+            a, f = nodes["A"], nodes["F"]
+            await create(a)
+            last = await at(a, append, 1)
+            await until(lambda: f.status()["published"] == last)
+            assert (await once(place, f.config.master_url)).position == last
+            seen, page = place.seen(), place.last_page()
+            assert seen is not None and page is not None and seen.position == last
+            assert not seen.is_end
+            lag = lag_of(place, now_us())
+            assert lag is not None and lag.whole_until == page.end.ordered_at
+            await once(place, a.config.master_url)
+            seen = place.seen()
+            assert seen is not None and seen.is_end, "A orders"
+
+    asyncio.run(main())
+
+
 def test_it_follows_and_ends_at_a_signal(tmp_path: Path, place: FeedStore) -> None:
     """What is ordered is in the feed a moment later."""
 

@@ -49,6 +49,8 @@ _SEGMENTS, _POSITIONS, _BYTES = 500, 50_000, 1 << 30
 _LISTED = 1_000
 #: Reports that are asked for at once; one more or less proves nothing less.
 _REPORTS = 100
+#: Phases of a node without which nothing is ordered.
+_ORDERS = ("NORMAL", "SUSPECT")
 #: Seconds that a file may take to be where the node says: a commit table is placed meanwhile.
 _PLACED_S = 30.0
 
@@ -189,9 +191,11 @@ class _Shipper:
         self.done = replace(self.done, position=position, published=published, node_id=node_id)
         at, is_end = now_us(), False
         if published == position:
-            # One that is cut off does not know what the others order without it.
+            # One that is cut off does not know what the others order without it, and one without a
+            # promise, such as a follower, never does.
             info = self._source.document("/v1/info")
-            is_end = info["position"] == position and info["restricted"] is None
+            knows = info["phase"] in _ORDERS and info["restricted"] is None
+            is_end = info["position"] == position and knows
         seen = Seen(at=at, node_id=node_id, position=position, published=published, is_end=is_end)
         self._writer.note(seen)
         self._tell(self.done)
