@@ -427,7 +427,7 @@ class Replicas:
             if least <= (whole[site].position if site in whole else -1):
                 continue
             states = tuple(state for one in of_parts for state in one.states)
-            if not self.sets.left_out(state.report.only for state in states):
+            if not self.sets.leave_out(state.report.only for state in states):
                 whole[site] = _Passed(least, states)
         return whole
 
