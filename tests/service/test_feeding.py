@@ -17,6 +17,7 @@ import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller, catalog
 from tests.service.test_replica_routes import create, give_replica
+from tests.service.test_several_replicas import report
 from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.image_lake import Lake
@@ -178,6 +179,33 @@ def test_a_feed_from_a_follower_is_whole_until_its_last_run(
             await once(place, a.config.master_url)
             seen = place.seen()
             assert seen is not None and seen.is_end, "A orders"
+
+    asyncio.run(main())
+
+
+def test_signatures_of_a_feed_are_of_a_replica_with_all_tables(
+    tmp_path: Path, place: FeedStore
+) -> None:
+    """Those of a replica with a set lack tables that a restore makes, and would contradict it."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            a = nodes["A"]
+            await create(a)
+            await at(a, append, 1)
+            some = await report(a, "main", a.config.lake_dir, ("gold.*",), tables={})
+            a.all_replicas.take_report(some)
+            await once(place, a.config.master_url)
+            page = place.last_page()
+            assert page is not None and not page.signatures
+            await at(a, append, 2)
+            for name, more in (("all", {}), ("broken", {"chain_hash": "ab" * 32})):
+                found = await report(a, name, tmp_path / name, **more)
+                a.all_replicas.take_report(found)
+            await once(place, a.config.master_url)
+            page = place.last_page()
+            assert page is not None
+            assert [list(one.tables) for one in page.signatures] == [["t"]]
 
     asyncio.run(main())
 

@@ -275,6 +275,7 @@ class AllReplicas:
                     "name": state.report.name,
                     "position": state.report.position,
                     "verdict": state.comparison.verdict.value,
+                    "only": list(state.report.only),
                 }
                 for state in self.replicas.of_own_site()
             ],

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TxLogError,
 )
+from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.report import ReplicaVerdict
 from sparktxlog.model.tables.table_versions import NamedTable, OrderedVersion, OrderedVersions
 from sparktxlog.storage.interfaces import Segment
@@ -287,10 +288,18 @@ class _Shipper:
         )
 
     def _signatures(self, last: int) -> tuple[ReportedSignatures, ...]:
-        """Return what the site's worker reported meanwhile, if it is in sync."""
-        said = self._source.document("/v1/signatures", after=self._reported, limit=_REPORTS)
-        if any(one["verdict"] != ReplicaVerdict.IN_SYNC.value for one in said["replicas"]):
+        """Return what a worker of the site reported meanwhile, if it is in sync with all tables."""
+        query = {"after": self._reported, "limit": _REPORTS}
+        said = self._source.document("/v1/signatures", **query)
+        whole = [
+            one["name"]
+            for one in said["replicas"]  # the main one first
+            if one["verdict"] == ReplicaVerdict.IN_SYNC.value and not one["only"]
+        ]
+        if not whole:
             return ()
+        if whole[0] != MAIN:
+            said = self._source.document("/v1/signatures", **query, replica=whole[0])
         return tuple(
             ReportedSignatures(
                 node_id=said["node_id"],
