@@ -216,9 +216,8 @@ class _Shipper:
             return LOG_BEGINNING, RunEnd(position=0, chain_hash=FIRST_HASH, epoch=0)
         images = [
             image
-            for image in self._place.images.images()
-            if image.log_id == self._info.log_id
-            and kept_after <= image.position <= self._info.position
+            for image in self._place.bases()
+            if kept_after <= image.position <= self._info.position
         ]
         if not images:
             raise self._hole(0 if last is None else last.last, kept_after)
