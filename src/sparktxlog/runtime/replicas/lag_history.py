@@ -45,8 +45,8 @@ class LagHistory:
         self._behind: set[tuple[str, str, str | None]] = set()
         self._seen: set[tuple[str, str, str | None]] = set()
         self._last_us = 0
-        #: Site → seconds since the oldest transaction was ordered that its furthest replica with all
-        #: tables lacks, at the last measurement; without sites that are too far behind to say.
+        #: Site → seconds since the oldest transaction was ordered that its furthest replica lacks,
+        #: one with all tables if there is; without sites that are too far behind to say.
         self.seconds: dict[str, float] = {}
 
     async def watch(self, commit_tables: Callable[[], list[CommitTableLine]]) -> None:

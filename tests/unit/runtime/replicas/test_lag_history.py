@@ -13,7 +13,7 @@ from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.replicas.lag_history import LagHistory
 
 
-def _measured(known: Known) -> tuple[dict[str, float], set[tuple[str, str]]]:
+def _measured(known: Known) -> tuple[dict[str, int], set[tuple[str, str]]]:
     """Return site → seconds behind, and (worker, table) of what is behind; 100 is published."""
     effects = [
         SimpleNamespace(table=name, first=91, last=100, files=()) for name in ("bronze.a", "gold.b")
