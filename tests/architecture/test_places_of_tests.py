@@ -148,7 +148,6 @@ ELSEWHERE = {
     "runtime/node.py": "service/test_client_api.py",
     "runtime/node_status.py": "service/test_answers.py",
     "runtime/replicas/all_replicas.py": "service/test_replica_routes.py",
-    "runtime/replicas/lag_history.py": "service/test_views.py",
     "service/application.py": "service/test_access.py",
     "service/dashboard/dashboard_routes.py": "service/test_dashboard.py",
     "service/dashboard/dashboard_views.py": "service/test_dashboard.py",

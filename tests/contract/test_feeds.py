@@ -27,7 +27,9 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.stores.store import Created
 from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.feed.feed_checks import check_feed, lag_of
+from sparktxlog.worker.feed.feed_lakes import restored_before
 from sparktxlog.worker.feed.feed_page import ReportedSignatures
 from sparktxlog.worker.feed.feed_points import proof_of, route_to, target_of
 from sparktxlog.worker.feed.feed_store import FeedIdentity, FeedStore, Seen, content_name
@@ -197,12 +199,14 @@ def test_a_feed_that_saw_nothing_new_is_whole_until_then(shipped: FeedStore) -> 
             assert lag is not None and lag.lag_s == 95.0
 
 
-def _image(feed: FeedStore, tmp_path: Path, log: SmallLog, page: int, name: str) -> None:
+def _image(
+    feed: FeedStore, tmp_path: Path, log: SmallLog, page: int, name: str, **changes: object
+) -> None:
     """Back up a replica that stands at the end of a page."""
     lake = Lake(tmp_path / f"lake of {name}")
     lake.append((1, "x"))
     lake.position = log.pages[page].last - 1
-    lake.record()
+    lake.record(**changes)
     back_up_replica(lake.path, feed.images, name=name)
 
 
@@ -217,6 +221,17 @@ def test_an_image_is_where_a_restore_begins(
     assert route_to(shipped, target_of(shipped, "15"), "one").begins_after == 12
     with pytest.raises(InvalidRequestError, match="does not lead to 9"):
         route_to(shipped, target_of(shipped, "9"), "one")
+    # One of a replica with a set lacks tables.
+    _image(shipped, tmp_path, log, 2, "set", only=("default.t",))
+    route = route_to(shipped, target_of(shipped, None))
+    assert route.image is not None and route.image.name == "one"
+    with pytest.raises(InvalidRequestError, match="t only: rows of"):
+        route_to(shipped, target_of(shipped, None), "set")
+    lake = tmp_path / "restored"
+    state = restore_replica(shipped.images, shipped.images.image("set"), lake)
+    assert state.only == ("default.t",)
+    with pytest.raises(InvalidRequestError, match="t only: rows of"):
+        restored_before(shipped, route, lake)
 
 
 def test_a_feed_may_have_a_hole_with_an_image_after_it(

@@ -17,6 +17,7 @@ import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller, catalog
 from tests.service.test_replica_routes import create, give_replica
+from tests.service.test_several_replicas import report
 from tests.support.command_line import invoke
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.image_lake import Lake
@@ -154,6 +155,57 @@ def test_a_feed_has_what_the_node_published(
             # One that follows is started again by its supervisor, if no node ever answered.
             with pytest.raises(UnreachableError):
                 await asyncio.to_thread(feed, place, [NOWHERE, NOWHERE], threading.Event())
+
+    asyncio.run(main())
+
+
+def test_a_feed_from_a_follower_is_whole_until_its_last_run(
+    tmp_path: Path, place: FeedStore
+) -> None:
+    """Nobody waits for a follower, so it never knows that nothing came since (P38)."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AF", followers="F") as nodes:
+            a, f = nodes["A"], nodes["F"]
+            await create(a)
+            last = await at(a, append, 1)
+            await until(lambda: f.status()["published"] == last)
+            assert (await once(place, f.config.master_url)).position == last
+            seen, page = place.seen(), place.last_page()
+            assert seen is not None and page is not None and seen.position == last
+            assert not seen.is_end
+            lag = lag_of(place, now_us())
+            assert lag is not None and lag.whole_until == page.end.ordered_at
+            await once(place, a.config.master_url)
+            seen = place.seen()
+            assert seen is not None and seen.is_end, "A orders"
+
+    asyncio.run(main())
+
+
+def test_signatures_of_a_feed_are_of_a_replica_with_all_tables(
+    tmp_path: Path, place: FeedStore
+) -> None:
+    """Those of a replica with a set lack tables that a restore makes, and would contradict it."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            a = nodes["A"]
+            await create(a)
+            await at(a, append, 1)
+            some = await report(a, "main", a.config.lake_dir, ("gold.*",), tables={})
+            a.all_replicas.take_report(some)
+            await once(place, a.config.master_url)
+            page = place.last_page()
+            assert page is not None and not page.signatures
+            await at(a, append, 2)
+            a.all_replicas.take_report(await report(a, "all", tmp_path / "all"))
+            broken = await report(a, "broken", tmp_path / "broken")
+            a.all_replicas.take_report(replace(broken, chain_hash="ab" * 32))
+            await once(place, a.config.master_url)
+            page = place.last_page()
+            assert page is not None
+            assert [list(one.tables) for one in page.signatures] == [["t"]]
 
     asyncio.run(main())
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_acts_by_phase import QUICK, ask, create
+from tests.service.test_replica_routes import give_replica
 from tests.service.test_staged_files import create as create_of
 from tests.service.test_staged_files import stage
 from tests.support.node_processes import append
@@ -226,6 +227,26 @@ def test_a_follower_is_added_to_a_log_that_runs(tmp_path: Path) -> None:
                     await until(lambda f=f: _at_end(f, a, b))  # type: ignore[misc]
                     await until(lambda f=f: f.status()["epoch"] == a.status()["epoch"])  # type: ignore[misc]
                     assert a.status()["members"] == ["A", "B"]
+
+    asyncio.run(main())
+
+
+def test_a_follower_shortens_its_own_log(tmp_path: Path) -> None:
+    """No member posts to it, so it waits for none of them: its disk would fill up."""
+
+    async def main() -> None:
+        settings = {**QUICK, "tx_log_max_size": 1}
+        async with cluster(tmp_path, "ABF", followers="F", **settings) as nodes:
+            a, b, f = (nodes[name] for name in "ABF")
+            await create(a)
+            await _commit(a, 1, 2, 3)
+            await until(lambda: all(one.status()["published"] == 4 for one in (a, b, f)))
+            for node in (a, b, f):
+                await give_replica(node, 10)
+            await until(lambda: len(f.status()["replicas"]) == 3)
+            held = f.log.holders.all()
+            assert [(one.replica, one.position) for one in held] == [("A", 4), ("B", 4), ("F", 4)]
+            assert (await f.maintain()).pruned_to >= 1, "at the end of a segment"
 
     asyncio.run(main())
 

@@ -9,15 +9,18 @@ import asyncio
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 from tests.service.local_nodes import cluster, until
 from tests.service.test_replica_routes import CHUNK, SETTINGS, create
+from tests.service.test_staged_files import create as create_of
 from tests.support.replica_lakes import append_rows, report_of, write_state
 
 from sparktxlog import Client
 from sparktxlog.errors import (
+    BusyError,
     InvalidRequestError,
     LocalProtocolError,
     NotAppliedError,
@@ -27,6 +30,7 @@ from sparktxlog.files.selection import select_files
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.model.report import OwnReport, WorkerReport
+from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -165,5 +169,30 @@ def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) ->
             assert (await waits)["replica"] == "main"
             with pytest.raises(NotAppliedError, match="'gold' has applied position"):
                 await a.snapshot(None, behind.position + 1, 0.0, replica="gold")
+
+    asyncio.run(main())
+
+
+def test_a_reader_waits_for_what_a_replica_with_a_set_has(tmp_path: Path) -> None:
+    """The only replica of a site holds some tables: the site never has applied all of them."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A", **SETTINGS) as nodes:
+            a = nodes["A"]
+            await create(a)
+            only = await report(a, "main", a.config.lake_dir, ("default.t", "gold.*"))
+            await a.submit(create_of("u"), level=Level.ORDERED, timeout=30)
+            await until(lambda: a.base.published.value > only.position)
+            a.all_replicas.take_report(only)
+            begun = monotonic()
+            shown = await a.snapshot(None, only.position, 60.0, table="t")
+            assert (shown["position"], monotonic() - begun < 10) == (only.position, True)
+            # One that waits for more hears that the node stops.
+            waits = asyncio.create_task(a.snapshot(None, only.position + 9, 60.0, table="t"))
+            await asyncio.sleep(0)
+            a.begin_stop()
+            with pytest.raises(BusyError, match="stopping") as refused:
+                await asyncio.wait_for(waits, 10)
+            assert refused.value.definite and refused.value.retryable
 
     asyncio.run(main())

@@ -750,6 +750,8 @@ class ComparedReplica(TypedDict):
     name: str
     position: int
     verdict: str
+    #: Patterns of the tables that it holds; empty = all.
+    only: list[str]
 
 
 class BatchSignatures(TypedDict):

@@ -32,6 +32,12 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 ReplicaName = Annotated[str, msgspec.Meta(pattern=f"^{_NAME}$")]
 _PATTERN = re.compile(r"([A-Za-z*?][A-Za-z0-9_*?]*\.)?[A-Za-z*?][A-Za-z0-9_*?]*")
 _LONGEST_PATTERN = 128
+#: A set of tables, and the names of a site's replicas, as other processes send them.
+TableSet = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=_LONGEST_PATTERN)], ...],
+    msgspec.Meta(max_length=MOST_PATTERNS),
+]
+ReplicaNames = Annotated[tuple[ReplicaName, ...], msgspec.Meta(max_length=MOST_REPLICAS)]
 
 
 def check_replica_name(text: str) -> str:
@@ -74,7 +80,8 @@ def table_set(patterns: Iterable[str]) -> tuple[str, ...]:
     """
     found = set[str]()
     for pattern in patterns:
-        if len(pattern) > _LONGEST_PATTERN or not _PATTERN.fullmatch(pattern) or pattern == "*":
+        full = full_table_name(pattern).lower()
+        if len(full) > _LONGEST_PATTERN or not _PATTERN.fullmatch(pattern) or pattern == "*":
             raise InvalidRequestError(
                 f"--tables {pattern[:80]!r} is no pattern for names of tables",
                 hint="Write schema.table with * and ?, such as 'bronze.*', or a table of schema "
@@ -82,7 +89,7 @@ def table_set(patterns: Iterable[str]) -> tuple[str, ...]:
                 field="tables",
                 value=pattern[:80],
             )
-        found.add(full_table_name(pattern).lower())
+        found.add(full)
     if len(found) > MOST_PATTERNS:
         raise InvalidRequestError(
             f"--tables has {len(found):,} patterns, {MOST_PATTERNS} are allowed",

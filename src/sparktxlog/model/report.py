@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from sparktxlog.model.ids import Int64, JournalNumber
-from sparktxlog.model.replicas import MAIN, ReplicaName, replica_id
+from sparktxlog.model.replicas import MAIN, ReplicaName, TableSet, replica_id
 from sparktxlog.model.signature import TableSignature
 
 
@@ -102,7 +102,7 @@ class WorkerReport:
     #: Name of the replica at its site.
     name: ReplicaName = MAIN
     #: Patterns of the row tables that it holds (`model.replicas`); empty = all.
-    only: tuple[str, ...] = ()
+    only: TableSet = ()
 
     @property
     def replica(self) -> str:

@@ -280,6 +280,7 @@ class Node:
                 "the node is stopping", hint="Ask for the transaction's id when it is back."
             )
         )
+        self.all_replicas.end_waits()
         self.base.published.release()
         self.base.ordered.release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
@@ -196,6 +196,20 @@ def test_numbers_that_no_journal_keeps_are_refused(number: int) -> None:
     body = wire.encode(wire.RunsRequest(runs=(("A", number, 1),)))
     with pytest.raises(RemoteProtocolError):
         wire.decode(wire.RunsRequest, body)
+
+
+@pytest.mark.parametrize("only", [tuple(f"t{n}" for n in range(65)), ("t" * 129,)])
+def test_sets_of_tables_and_names_of_replicas_have_bounds(only: tuple[str, ...]) -> None:
+    """They are compared with the names of all tables, on the event loop."""
+    wrong: tuple[wire.Message, ...] = (
+        wire.LeaseRequest(worker_id="w", only=only),
+        wire.Envelope(reports=(replace(REPORT, only=only),)),
+        wire.Envelope(replicas=tuple(f"r{n}" for n in range(9))),
+        wire.Envelope(replicas=("a/b",)),
+    )
+    for message in wrong:
+        with pytest.raises(RemoteProtocolError):
+            wire.decode(type(message), wire.encode(message))
 
 
 def test_pushes_carry_payloads_untouched() -> None:

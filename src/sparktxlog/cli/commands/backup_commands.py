@@ -131,7 +131,7 @@ def list_images(directory: Directory, as_json: AsJson = False) -> None:
         "site": "site",
         "log_id": "log_id",
         "position": "position",
-        "tables": lambda image: len(image["tables"]),
+        "tables": lambda image: f"{len(image['tables'])}{' (a set)' if image['only'] else ''}",
         "commit tables": lambda image: len(image["commit_tables"]),
         "files": "files",
         "bytes": "size_bytes",
@@ -515,6 +515,7 @@ def _summary(image: Image) -> dict[str, Any]:
         "epoch": image.epoch,
         "position": image.position,
         "chain_hash": image.chain_hash,
+        "only": list(image.only),
         "files": image.files,
         "size_bytes": image.size_bytes,
         "tables": {

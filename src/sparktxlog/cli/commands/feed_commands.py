@@ -138,7 +138,7 @@ def list_feed(place: Place, as_json: AsJson = False) -> None:
     store = FeedStore(place)
     identity, lag = store.identity(), lag_of(store, time.time_ns() // 1000)
     firsts = store.firsts()
-    images = [image for image in store.images.images() if image.log_id == identity.log_id]
+    images = store.bases()
     result: dict[str, Any] = {
         "feed": store.url,
         "log_id": identity.log_id,

@@ -27,12 +27,14 @@ def run_live(url: str) -> DrillReport:
         TransportError: The node at `url` does not answer.
     """
     begun = monotonic()
-    answers, asked = ask_all(url, _ask_node, NodeApi), NodeApi(url).get("/v1/epochs")
-    # Nobody relies on a follower: its loss loses nothing.
-    others = {seat["id"] for seat in asked["roster"] if seat["witness"] or seat.get("follower")}
+    asked = NodeApi(url).get("/v1/epochs")
+    # Nobody relies on a follower: its loss loses nothing, and no writer can go there.
+    followers = {seat["id"] for seat in asked["roster"] if seat.get("follower")}
+    answers = [one for one in ask_all(url, _ask_node, NodeApi) if one.node not in followers]
+    witnesses = {seat["id"] for seat in asked["roster"] if seat["witness"]}
     report = DrillReport(
         began_at=time_ns() // 1000,
-        sites=[one.node for one in answers if one.node not in others],
+        sites=[one.node for one in answers if one.node not in witnesses],
         suspect_timeout_s=asked["suspect_timeout"],
         evicts=asked["eviction"] == "auto",
     )
@@ -52,7 +54,7 @@ def examine(answers: Sequence[NodeAnswer], report: DrillReport) -> None:
     """Add a rehearsal of each site's loss to a report.
 
     Args:
-        answers: Of `_ask_node` by all nodes with a place.
+        answers: Of `_ask_node` by all nodes with a place that are no followers.
     """
     there = {one.node: one.answer for one in answers if one.error is None}
     statuses = {name: found["status"] for name, found in there.items()}

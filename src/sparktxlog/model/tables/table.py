@@ -236,6 +236,8 @@ class Tables(Mapping[str, TableDefinition]):
             known: Leave out the first so many.
             most: Names at most.
         """
+        if known == len(self._by_lower):
+            return []
         return list(islice(self._by_lower, known, known + most))
 
     def below(self, own: MutableMapping[str, TableDefinition]) -> Tables:

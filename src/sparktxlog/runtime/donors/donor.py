@@ -19,7 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -46,6 +48,7 @@ from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.leaving_fork.leftover_log import OwnState, read_replica_state
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.lake_tables import LakeTables
+from sparktxlog.supervision import KeyedTasks
 
 if TYPE_CHECKING:
     # Sites on disks have no library for buckets.
@@ -100,8 +103,10 @@ class Donor:
             if isinstance(lake, Path)
             else ObjectPins(cast("BucketStore", lake), config.lake_dir)
         )
-        #: Name → lake of a replica, from its first lease on.
+        #: Name → lake of a replica, once the pins of a former start are removed there.
         self._lent = {MAIN: _Lent(lake, LakeTables(lake), pins)}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._looking = KeyedTasks[str]()
         #: Lease → what pins its files.
         self._pinned: dict[str, Pinning] = {}
         self._chunks = ChunkReader(config.replication_chunk_bytes)
@@ -115,6 +120,12 @@ class Donor:
     async def start(self) -> None:
         """Remove the pins of leases that a former start of this node gave."""
         await self._remove_stale(self._lent[MAIN])
+        for name in self._replicas.lakes:  # aside: a mount may hang
+            self._looking.start(name, partial(self._look, name))
+
+    async def _look(self, name: str) -> None:
+        with suppress(NotFoundError):
+            await self._lake_of(name)
 
     async def _remove_stale(self, lent: _Lent) -> None:
         stale = await self._run(lent.pins.release_others)
@@ -123,6 +134,7 @@ class Donor:
 
     async def close(self) -> None:
         """Give up all leases."""
+        await self._looking.close()
         self._leases.close()
         for lent in self._lent.values():
             await self._run(lent.pins.release_others)
@@ -238,19 +250,22 @@ class Donor:
                     hint="Copy from another replica.",
                 )
             return main
-        known = self._lent.get(name)
-        if known is not None and str(known.lake) == given:
-            return known
-        lake = Path(given)
-        if not lake.is_absolute() or not await self._run(lake.is_dir):
-            raise NotFoundError(
-                f"node {self._config.node_id!r} lends no files of replica {name!r}: it sees no "
-                f"directory {given[:200]}",
-                hint="Copy from another replica.  Of replicas in buckets only the main one lends.",
-            )
-        lent = self._lent[name] = _Lent(lake, LakeTables(lake), Pins(lake))
-        await self._remove_stale(lent)
-        return lent
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            known = self._lent.get(name)
+            if known is not None and str(known.lake) == given:
+                return known
+            lake = Path(given)
+            if not lake.is_absolute() or not await self._run(lake.is_dir):
+                raise NotFoundError(
+                    f"node {self._config.node_id!r} lends no files of replica {name!r}: it sees no "
+                    f"directory {given[:200]}",
+                    hint="Copy from another replica.  Of replicas in buckets only the main one "
+                    "lends.",
+                )
+            lent = _Lent(lake, LakeTables(lake), Pins(lake))
+            await self._remove_stale(lent)  # before anything is pinned there
+            self._lent[name] = lent
+            return lent
 
     async def _report(self, named: bool, name: str) -> WorkerReport:
         """Return the report of the present lake; NotFoundError if it must not be a donor."""

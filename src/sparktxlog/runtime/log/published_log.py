@@ -160,7 +160,8 @@ class PublishedLog(LogOwner):
     def _retention_view(self) -> RetentionView:
         base, view = self._base, self._base.master.view
         limits = base.settings.in_force
-        peers = base.master.status().peers
+        # No member posts to a follower, and none needs the queue of one.
+        peers = () if view.follows(base.config.node_id) else base.master.status().peers
         return RetentionView(
             published=base.published.value,
             kept_after=base.kept_after.value,

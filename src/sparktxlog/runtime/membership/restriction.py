@@ -90,7 +90,9 @@ class Restriction:
         }
 
     def check_whole(self, size_bytes: int, limit_bytes: int) -> None:
-        """Refuse a transaction above a size while a node with data is missing, or no member.
+        """Refuse a transaction above a size while a site is missing, or no member.
+
+        Witnesses have no data, and nobody waits for a follower (P38).
 
         Raises:
             MembersMissingError: It was not accepted (definite).
@@ -102,7 +104,7 @@ class Restriction:
         missing = [
             str(seat.node_id)
             for seat in view.roster
-            if not seat.witness and seat.node_id not in there
+            if seat.may_be_member and seat.node_id not in there
         ]
         if missing:
             raise MembersMissingError(

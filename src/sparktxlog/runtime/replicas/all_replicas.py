@@ -15,6 +15,7 @@ from sparktxlog.catchup.planner import first_plan
 from sparktxlog.codec.report_changes import ReportReceiver
 from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.errors import (
+    BusyError,
     InvalidRequestError,
     NotAppliedError,
     NotFoundError,
@@ -274,6 +275,7 @@ class AllReplicas:
                     "name": state.report.name,
                     "position": state.report.position,
                     "verdict": state.comparison.verdict.value,
+                    "only": list(state.report.only),
                 }
                 for state in self.replicas.of_own_site()
             ],
@@ -309,6 +311,7 @@ class AllReplicas:
             NotFoundError: No replica has the name, or no batch ended at that position (definite).
             DivergedError: The replica differs from the log, with the reason; an earlier position
                 can still be requested (definite).
+            BusyError: The node stops (definite).
         """
         replicas, wanted = self.replicas, max(at_least, position or 0)
         names = [self._named(replica)] if replica else replicas.readable(table)
@@ -373,18 +376,24 @@ class AllReplicas:
 
         Args:
             replica: Only this one; empty = one that holds the table.
+
+        Raises:
+            BusyError: The node stops (definite).
         """
         replicas = self.replicas
-        if not replica and len(replicas.of_own_site()) <= 1:
-            await self._core.receipts.wait_applied(wanted, 0, timeout_s)
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not any(
                     replicas.applied_by(one) >= wanted
                     for one in ([replica] if replica else replicas.readable(table))
                 ):
+                    if self._base.ending.is_set():
+                        raise BusyError("the node is stopping", hint="Read again when it is back.")
                     await self._moved.wait()
+
+    def end_waits(self) -> None:
+        """End all waits for replicas, after `ending` is set."""
+        self._moved.set()
 
     def _places_of(self, report: WorkerReport, applied: int) -> dict[str, Path | str]:
         """Return where the tables of a report are now: some may be dropped since (P33)."""

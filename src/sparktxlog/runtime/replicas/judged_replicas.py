@@ -427,7 +427,7 @@ class Replicas:
             if least <= (whole[site].position if site in whole else -1):
                 continue
             states = tuple(state for one in of_parts for state in one.states)
-            if not self.sets.left_out(state.report.only for state in states):
+            if not self.sets.leave_out(state.report.only for state in states):
                 whole[site] = _Passed(least, states)
         return whole
 
@@ -525,20 +525,22 @@ class Replicas:
         most current one.
 
         Args:
-            table: Empty = all tables: replicas with a set come last.
+            table: Empty = all tables: replicas with a set only where no other one has applied any.
         """
         found = [s for s in self.of_own_site() if not table or holds(s.report.only, table)]
+        whole = [s for s in found if not s.report.only and s.report.position > 0]
+        found = found if table or not whole else whole
         if len(found) <= 1:
             return [found[0].report.name if found else MAIN]
         definition = Tables.of(self._base.master.tables).alike(table)
         name = table if definition is None else definition.name
 
-        def order(state: JudgedReplica) -> tuple[bool, bool, bool, int]:
+        def order(state: JudgedReplica) -> tuple[bool, bool, int]:
             report, own = state.report, state.report.name
             shown = self.applied_by(own) > 0 and self.snapshot(None, own) is not None
             of_it = [report.tables.get(name)] if table else list(report.tables.values())
             still = any(one is not None and bool(one.diverged) for one in of_it)
-            return not shown, still, not table and bool(report.only), -report.position
+            return not shown, still, -report.position
 
         return [state.report.name for state in sorted(found, key=order)]
 

@@ -14,6 +14,8 @@ import structlog
 
 from sparktxlog.errors import ExpiredError, TxLogError
 from sparktxlog.model.answers import CommitTableLine
+from sparktxlog.model.replicas import holds
+from sparktxlog.model.report import WorkerReport
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
@@ -44,7 +46,7 @@ class LagHistory:
         self._seen: set[tuple[str, str, str | None]] = set()
         self._last_us = 0
         #: Site → seconds since the oldest transaction was ordered that its furthest replica lacks,
-        #: at the last measurement; without sites that are too far behind to say.
+        #: one with all tables if there is; without sites that are too far behind to say.
         self.seconds: dict[str, float] = {}
 
     async def watch(self, commit_tables: Callable[[], list[CommitTableLine]]) -> None:
@@ -60,15 +62,12 @@ class LagHistory:
         """Measure once."""
         published = self._base.published.value
         reports = [state.report for state in self._replicas.states()]
-        places = [(one.node_id, one.worker_id, one.position) for one in reports]
-        rows = await self._base.run_blocking(self._measured, places, published)
-        furthest: dict[str, Row] = {}
-        for row in rows:
-            site = row["node_id"]
-            if row["table"] is None and row["position"] >= furthest.get(site, row)["position"]:
-                furthest[site] = row
-        said = {site: row["seconds"] for site, row in furthest.items()}
-        self.seconds = {site: value for site, value in said.items() if value is not None}
+        rows = await self._base.run_blocking(self._measured, reports, published)
+        said = {
+            (one["node_id"], one["worker_id"]): one["seconds"] for one in rows if not one["table"]
+        }
+        found = {one.node_id: said[one.node_id, one.worker_id] for one in _furthest(reports)}
+        self.seconds = {site: value for site, value in found.items() if value is not None}
         own = self._base.config.node_id
         rows += [
             _row(own, "", table["name"], table["version"] or 0, table["lag"], None, None)
@@ -86,10 +85,11 @@ class LagHistory:
         if samples:
             self._note("lag", samples)
 
-    def _measured(self, places: Sequence[tuple[str, str, int]], published: int) -> list[Row]:
+    def _measured(self, reports: Sequence[WorkerReport], published: int) -> list[Row]:
         """Return the rows of replicas, and of the tables of those that are not far behind."""
         rows, wall = list[Row](), wall_us()
-        for site, worker, position in places:
+        for report in reports:
+            site, worker, position = report.node_id, report.worker_id, report.position
             behind = max(0, published - position)
             size_bytes, seconds = (0, 0.0) if not behind else (None, None)
             tables = list[Row]()
@@ -97,13 +97,14 @@ class LagHistory:
                 try:
                     size_bytes, oldest = self._base.journal.read_backlog(position, published)
                     seconds = None if not oldest else max(0.0, (wall - oldest) / 1e6)
-                    tables = self._of_tables(site, worker, position, published)
+                    tables = self._of_tables(report, published)
                 except ExpiredError:  # it needs a copy
                     pass
             rows += [_row(site, worker, None, position, behind, size_bytes, seconds), *tables]
         return rows
 
-    def _of_tables(self, site: str, worker: str, position: int, published: int) -> list[Row]:
+    def _of_tables(self, report: WorkerReport, published: int) -> list[Row]:
+        position = report.position
         if published - position > _NEAR:
             return []
         segments = self._base.journal.read_segments(position, _SEGMENTS)
@@ -112,14 +113,16 @@ class LagHistory:
         ranges: dict[str, dict[tuple[int, int], int]] = {}
         for segment in segments:
             for effect in segment.effects:
+                if not holds(report.only, effect.table):
+                    continue
                 found = ranges.setdefault(effect.table, {})
                 place = effect.first, effect.last
                 size_bytes = sum(file.size_bytes for file in effect.files)
                 found[place] = found.get(place, 0) + size_bytes
         return [
             _row(
-                site,
-                worker,
+                report.node_id,
+                report.worker_id,
                 table,
                 position,
                 sum(last - first + 1 for first, last in found),
@@ -128,6 +131,16 @@ class LagHistory:
             )
             for table, found in sorted(ranges.items())
         ]
+
+
+def _furthest(reports: Sequence[WorkerReport]) -> list[WorkerReport]:
+    """Return the report of each site that says how far it is, as `verdicts.furthest_lines`."""
+    found: dict[str, WorkerReport] = {}
+    for report in sorted(reports, key=lambda one: (bool(one.only), -one.position)):
+        known = found.setdefault(report.node_id, report)
+        if known.only:
+            found[report.node_id] = report  # of sets alone the least one
+    return list(found.values())
 
 
 def _row(

@@ -1,13 +1,13 @@
 """Which row tables no replica of a site holds, if each has a set of them.
 
-Asked with each report and status, so what was found is kept until a set or the names of tables
-change.  A name that a table ever had stays among those that are looked at: nothing is looked at
-again when a table is dropped or made again.
+Asked with each report and status, so what was found is kept, and only new names are looked at.  A
+name that a table ever had stays among them: nothing is looked at again when a table is dropped or
+made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from sparktxlog.model.replicas import holds
 from sparktxlog.model.restore_point import RESTORE_POINTS
@@ -19,6 +19,8 @@ Sets = frozenset[tuple[str, ...]]
 
 #: Names that are looked at in one step.
 _PAGE = 1 << 20
+#: Sets of which it is kept what they leave out.
+_MOST = 64
 
 
 class TableSets:
@@ -37,39 +39,59 @@ class TableSets:
 
     def left_out(self, sets: Iterable[tuple[str, ...]]) -> list[str]:
         """Return the tables that none of the sets of a site's replicas has, in lower case."""
-        wanted = frozenset(sets)
-        if () in wanted:
-            return []
-        tables = self._look()
-        if wanted not in self._left_out:
-            self._left_out[wanted] = [
-                name
-                for name in self._names
-                if name != RESTORE_POINTS and not any(holds(one, name) for one in wanted)
-            ]
-        return [name for name in self._left_out[wanted] if tables.alike(name) is not None]
+        return list(self._existing(sets))
+
+    def leave_out(self, sets: Iterable[tuple[str, ...]]) -> bool:
+        """Return whether there is such a table, which is asked at each step of a replica."""
+        return next(self._existing(sets), None) is not None
 
     def idle_patterns(self, only: tuple[str, ...]) -> list[str]:
         """Return the patterns that match no name that a table has, or had."""
         self._look()
         if only not in self._idle:
-            self._idle[only] = [
-                one for one in only if not any(holds((one,), name) for name in self._names)
-            ]
+            self._idle[only] = _idle(only, self._names)
         return self._idle[only]
 
     def lacks(self, donor: tuple[str, ...], target: tuple[str, ...]) -> bool:
         """Return whether a replica with one set lacks a table that another one holds."""
         if not donor or donor == target:
             return False
-        return any(holds(target, name) for name in self.left_out([donor]))
+        return any(holds(target, name) for name in self._existing([donor]))
+
+    def _existing(self, sets: Iterable[tuple[str, ...]]) -> Iterator[str]:
+        wanted = frozenset(sets)
+        if () in wanted:
+            return
+        tables = self._look()
+        if wanted not in self._left_out:
+            self._left_out[wanted] = _not_held(wanted, self._names)
+        for name in self._left_out[wanted]:
+            if tables.alike(name) is not None:
+                yield name
 
     def _look(self) -> Tables:
         tables = self._tables()
-        if tables is not self._known:  # of another history
+        is_other = tables is not self._known  # of another history
+        if is_other or len(self._left_out) + len(self._idle) > _MOST:
+            self._left_out.clear()
+            self._idle.clear()
+        if is_other:
             self._known, self._names = tables, []
         if new := tables.names_since(len(self._names), _PAGE):
             self._names += new
-            self._left_out.clear()
-            self._idle.clear()
+            for wanted, names in self._left_out.items():
+                names += _not_held(wanted, new)
+            self._idle = {only: _idle(idle, new) for only, idle in self._idle.items()}
         return tables
+
+
+def _not_held(sets: Sets, names: Iterable[str]) -> list[str]:
+    return [
+        name
+        for name in names
+        if name != RESTORE_POINTS and not any(holds(one, name) for one in sets)
+    ]
+
+
+def _idle(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    return [one for one in patterns if not any(holds((one,), name) for name in names)]

@@ -66,6 +66,8 @@ class Image:
     chunk_bytes: int = CHUNK_BYTES
     #: By UUID.
     commit_tables: dict[str, ImageCommitTable] = field(default_factory=dict)
+    #: Patterns of the row tables that the replica held (`model.replicas`); empty = all.
+    only: tuple[str, ...] = ()
 
     @property
     def all_files(self) -> list[tuple[str, ImageFile]]:

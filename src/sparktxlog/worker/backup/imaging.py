@@ -251,6 +251,7 @@ class _Backup:
             site=site,
             chunk_bytes=CHUNK_BYTES,
             commit_tables=commit_tables,
+            only=state.only,
         )
         self._writer.add(image)
         return BackupResult(

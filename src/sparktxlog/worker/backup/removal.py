@@ -195,10 +195,15 @@ def _is_own(image: Image, site: SiteLog, worker_id: str | None) -> bool:
 
 
 def outlived(images: Sequence[Image], kept_after: int, keep: int) -> list[Image]:
-    """Return images from which no replay can begin, by position, without the newest ones."""
+    """Return images from which no replay can begin, by position, without the newest ones.
+
+    Those of replicas with another set of tables are counted apart: none replaces one of all tables.
+    """
     ordered = sorted(images, key=lambda image: (image.position, image.created_at, image.name))
-    older = ordered[: max(len(ordered) - keep, 0)]
-    return [image for image in older if image.position < kept_after]
+    newest = set[str]()
+    for only in {image.only for image in ordered}:
+        newest.update([image.name for image in ordered if image.only == only][-keep:])
+    return [one for one in ordered if one.name not in newest and one.position < kept_after]
 
 
 # --- attics -----------------------------------------------------------------------------------

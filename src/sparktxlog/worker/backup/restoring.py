@@ -49,7 +49,8 @@ def choose_image(store: ImageStore, name: str | None, at_most: int | None) -> Im
     """Return the image of a name, or the newest one up to a position.
 
     Args:
-        name: None = the newest position that `at_most` allows.
+        name: None = the newest position that `at_most` allows, of a replica with all tables if
+            there is one.
         at_most: Highest position wanted, None = any.
 
     Raises:
@@ -72,7 +73,7 @@ def choose_image(store: ImageStore, name: str | None, at_most: int | None) -> Im
             f"there is no image{limit} in {store.url}",
             hint="`sparktxlog backup list` shows what is there.",
         )
-    return max(found, key=lambda image: (image.position, image.created_at))
+    return max(found, key=lambda image: (not image.only, image.position, image.created_at))
 
 
 def restore_replica(
@@ -242,4 +243,5 @@ def _state_of(image: Image) -> ReplicaState:
         chain_hash=image.chain_hash,
         tables=tables_of(image),
         cut=Cut(position=image.position, chain_hash=image.chain_hash, epoch=image.epoch),
+        only=image.only,
     )

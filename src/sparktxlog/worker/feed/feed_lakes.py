@@ -41,7 +41,8 @@ def restored_before(feed: FeedStore, route: FeedRoute, lake: str | Path) -> Repl
     """Return the state of a lake from which a replay goes on, None = there is none.
 
     Raises:
-        InvalidRequestError: The lake is that of a site, or stands after the position (definite).
+        InvalidRequestError: The lake is that of a site, lacks tables, or stands after the position
+            (definite).
         ForeignLogError: It is of another log (definite).
         CorruptLogError: Its state cannot be read.
     """
@@ -58,6 +59,13 @@ def restored_before(feed: FeedStore, route: FeedRoute, lake: str | Path) -> Repl
     if found.log_id not in ("", log_id):
         raise ForeignLogError(
             f"the lake {lake} is of the log {found.log_id!r}, the feed of {log_id!r}",
+            hint="Restore into a new lake.",
+            path=str(lake),
+        )
+    if found.only:
+        raise InvalidRequestError(
+            f"the lake {lake} holds {', '.join(found.only)} only: rows of other tables from before "
+            f"position {found.position:,} would be missing",
             hint="Restore into a new lake.",
             path=str(lake),
         )

@@ -56,8 +56,7 @@ def target_of(feed: FeedStore, at: str | None) -> RunEnd:
 
 def _of_images(feed: FeedStore, at: str | None) -> RunEnd:
     """Return where an image stands: there is no page yet."""
-    log_id = feed.identity().log_id
-    found = [_end_of(image) for image in feed.images.images() if image.log_id == log_id]
+    found = [_end_of(image) for image in feed.bases()]
     if at is not None:
         found = [end for end in found if str(end.position) == at]
     if not found:
@@ -75,9 +74,8 @@ def _end_of(image: Image) -> RunEnd:
 
 
 def _at_position(feed: FeedStore, firsts: list[int], position: int) -> RunEnd:
-    log_id = feed.identity().log_id
-    for image in feed.images.images():
-        if image.position == position and image.log_id == log_id:
+    for image in feed.bases():
+        if image.position == position:
             return _end_of(image)
     index = bisect_right(firsts, position) - 1
     if index < 0:
@@ -210,12 +208,21 @@ def route_to(feed: FeedStore, target: RunEnd, name: str | None = None) -> FeedRo
 
     Raises:
         NotFoundError: Nothing leads there (definite).
-        InvalidRequestError: The named image is after it, or of another log (definite).
+        InvalidRequestError: The named image is after it, of another log, or lacks tables
+            (definite).
         CorruptLogError: A manifest is damaged.
     """
     log_id = feed.identity().log_id
     if name is not None:
         image = feed.images.image(name)
+        if image.only:
+            raise InvalidRequestError(
+                f"image {name!r} is of a replica that holds {', '.join(image.only)} only: rows of "
+                "other tables from before it would be missing",
+                hint="Name another image, or none.",
+                field="image",
+                value=name,
+            )
         if image.log_id != log_id or image.position > target.position:
             raise InvalidRequestError(
                 f"image {name!r} stands at position {image.position:,} of the log "
@@ -224,11 +231,7 @@ def route_to(feed: FeedStore, target: RunEnd, name: str | None = None) -> FeedRo
                 position=image.position,
             )
         return FeedRoute(image=image, target=target)
-    found = [
-        image
-        for image in feed.images.images()
-        if image.log_id == log_id and image.position <= target.position
-    ]
+    found = [image for image in feed.bases() if image.position <= target.position]
     if found:
         image = max(found, key=lambda one: (one.position, one.created_at))
         return FeedRoute(image=image, target=target)

@@ -42,7 +42,7 @@ from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.lock import LOCK_NAME, DirectoryLock
-from sparktxlog.worker.backup.image import sealed, unsealed
+from sparktxlog.worker.backup.image import Image, sealed, unsealed
 from sparktxlog.worker.backup.image_places import images_at
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.feed.feed_page import FeedPage, damaged_page, page_bytes, page_of
@@ -119,6 +119,11 @@ class FeedStore:
     def images(self) -> ImageStore:
         """The images from which it leads on."""
         return images_at(self.store.url_of(_IMAGES))
+
+    def bases(self) -> list[Image]:
+        """Return the images from which it may lead on: of its log, of replicas with all tables."""
+        log_id = self.identity().log_id
+        return [one for one in self.images.images() if one.log_id == log_id and not one.only]
 
     # -- reading ---------------------------------------------------------------------------------
 

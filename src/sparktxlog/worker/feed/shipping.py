@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     RemoteProtocolError,
     TxLogError,
 )
+from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.report import ReplicaVerdict
 from sparktxlog.model.tables.table_versions import NamedTable, OrderedVersion, OrderedVersions
 from sparktxlog.storage.interfaces import Segment
@@ -49,6 +50,8 @@ _SEGMENTS, _POSITIONS, _BYTES = 500, 50_000, 1 << 30
 _LISTED = 1_000
 #: Reports that are asked for at once; one more or less proves nothing less.
 _REPORTS = 100
+#: Phases of a node without which nothing is ordered.
+_ORDERS = ("NORMAL", "SUSPECT")
 #: Seconds that a file may take to be where the node says: a commit table is placed meanwhile.
 _PLACED_S = 30.0
 
@@ -189,9 +192,11 @@ class _Shipper:
         self.done = replace(self.done, position=position, published=published, node_id=node_id)
         at, is_end = now_us(), False
         if published == position:
-            # One that is cut off does not know what the others order without it.
+            # One that is cut off does not know what the others order without it, and one without a
+            # promise, such as a follower, never does.
             info = self._source.document("/v1/info")
-            is_end = info["position"] == position and info["restricted"] is None
+            knows = info["phase"] in _ORDERS and info["restricted"] is None
+            is_end = info["position"] == position and knows
         seen = Seen(at=at, node_id=node_id, position=position, published=published, is_end=is_end)
         self._writer.note(seen)
         self._tell(self.done)
@@ -211,9 +216,8 @@ class _Shipper:
             return LOG_BEGINNING, RunEnd(position=0, chain_hash=FIRST_HASH, epoch=0)
         images = [
             image
-            for image in self._place.images.images()
-            if image.log_id == self._info.log_id
-            and kept_after <= image.position <= self._info.position
+            for image in self._place.bases()
+            if kept_after <= image.position <= self._info.position
         ]
         if not images:
             raise self._hole(0 if last is None else last.last, kept_after)
@@ -283,10 +287,18 @@ class _Shipper:
         )
 
     def _signatures(self, last: int) -> tuple[ReportedSignatures, ...]:
-        """Return what the site's worker reported meanwhile, if it is in sync."""
-        said = self._source.document("/v1/signatures", after=self._reported, limit=_REPORTS)
-        if any(one["verdict"] != ReplicaVerdict.IN_SYNC.value for one in said["replicas"]):
+        """Return what a worker of the site reported meanwhile, if it is in sync with all tables."""
+        query = {"after": self._reported, "limit": _REPORTS}
+        said = self._source.document("/v1/signatures", **query)
+        whole = [
+            one["name"]
+            for one in said["replicas"]  # the main one first
+            if one["verdict"] == ReplicaVerdict.IN_SYNC.value and not one["only"]
+        ]
+        if not whole:
             return ()
+        if whole[0] != MAIN:
+            said = self._source.document("/v1/signatures", **query, replica=whole[0])
         return tuple(
             ReportedSignatures(
                 node_id=said["node_id"],

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from sparktxlog.cli.all_nodes import NodeAnswer
+from sparktxlog.cli.drill import live_drill
 from sparktxlog.cli.drill.drill_report import DrillReport
-from sparktxlog.cli.drill.live_drill import examine, rehearse_restore
+from sparktxlog.cli.drill.live_drill import examine, rehearse_restore, run_live
 from sparktxlog.errors import TransportError
 
 SITES = ("A", "B", "C")
@@ -98,6 +103,23 @@ def test_a_site_whose_others_are_witnesses_is_said_to_be_alone() -> None:
     )
     of_a, _, _ = drilled(answer("A"), witness).rehearsals
     assert "no other node with data answers" in of_a.problems
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_nobody_relies_on_a_follower(is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is away is no problem, and one that answers takes no writers."""
+    told = answer("F", phase="FOLLOWING")
+    follower = told if is_there else replace(told, answer={}, error=TransportError("gone"))
+    roster = [{"id": name, "witness": False, "follower": name == "F"} for name in "ABCF"]
+    epochs = {"roster": roster, "suspect_timeout": 4.0, "eviction": "auto"}
+    monkeypatch.setattr(live_drill, "NodeApi", lambda url: SimpleNamespace(get=lambda _: epochs))
+    found = [*map(answer, SITES), follower]
+    monkeypatch.setattr(live_drill, "ask_all", lambda *_: found)
+    report = run_live("")
+    assert report.passed and report.sites == list(SITES)
+    found[1:3] = [answer("B", paused=True), answer("C", paused=True)]
+    of_a, *_ = run_live("").rehearsals
+    assert of_a.problems == ["its writers would find no node: B is paused, C is paused"]
 
 
 def test_data_that_only_one_site_has_would_be_lost() -> None:

@@ -38,6 +38,7 @@ from sparktxlog.errors import (
     UnknownTableError,
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
+from sparktxlog.files.pins import Pins
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -313,6 +314,50 @@ def test_pins_of_a_former_start_are_removed(tmp_path: Path) -> None:
         (left / "f").write_bytes(b"x")
         async with world(tmp_path) as here:
             assert here.leases() == []
+
+    asyncio.run(main())
+
+
+def test_pins_of_a_former_start_are_removed_before_a_named_replica_lends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nobody copies from it; and two that copy at once keep their pins."""
+
+    async def main() -> None:
+        lake, pinned = tmp_path / "reports", threading.Event()
+        leases = lake / "_sparktxlog" / "leases"
+        (leases / "old").mkdir(parents=True)
+        version = append_rows(lake / "t", 100, seed=1)
+        here = World(tmp_path / "node")
+        here.replicas.register("reports", str(lake))
+        await here.donor.start()
+        async with asyncio.timeout(10):
+            while list(leases.iterdir()):
+                await asyncio.sleep(0.01)
+        here.take(replace(here.report_at(10, "r", version), name="reports"))
+        again = Donor(
+            here.donor._base, here.replicas, CopyThrottle(0.1), here.lake, clock=lambda: here.now
+        )
+        remove, pin = Pins.release_others, Pins.pin
+
+        def late(self: Pins, *live: Any) -> Any:
+            pinned.wait(0.3)  # another lease is given meanwhile, if it may be
+            return remove(self, *live)
+
+        def noted(self: Pins, *of: Any) -> Any:
+            try:
+                return pin(self, *of)
+            finally:
+                pinned.set()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Pins, "release_others", late)
+            patched.setattr(Pins, "pin", noted)
+            given = await asyncio.gather(*(again.lend(f"w{n}", name="reports") for n in (1, 2)))
+        assert {path.name for path in leases.iterdir()} == {one.lease_id for one in given}
+        for donor in (again, here.donor):
+            await donor.close()
+        assert not list(leases.iterdir())
 
     asyncio.run(main())
 

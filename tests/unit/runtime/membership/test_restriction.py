@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparktxlog.errors import NoQuorumError
+from sparktxlog.errors import MembersMissingError, NoQuorumError
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.master import Master
@@ -32,7 +32,12 @@ class Site:
     ) -> None:
         names = [NodeId(name) for name in "A" + others]
         roster = tuple(
-            Seat(node_id=name, witness=name == "W", weight=(weights or {}).get(name, 1))
+            Seat(
+                node_id=name,
+                witness=name == "W",
+                follower=name == "F",
+                weight=(weights or {}).get(name, int(name != "F")),
+            )
             for name in names
         )
         inside = tuple(name for name in names if name in (members or "ABCDE"))
@@ -155,3 +160,14 @@ def test_a_node_without_a_part_is_not_restricted() -> None:
     site = Site("BC", members="BC")
     site.hears("")
     assert site.waits_for(100) is None and not site.refuses()
+
+
+def test_a_bulk_load_waits_for_sites_and_for_no_follower() -> None:
+    """A follower is never a member: one place of it would refuse all bulk loads for ever."""
+    site = Site("BFW")
+    site.hears("B")
+    site.restriction.check_whole(2, 1)
+    site.hears("FW")
+    with pytest.raises(MembersMissingError) as refused:
+        site.restriction.check_whole(2, 1)
+    assert refused.value.definite and refused.value.fields["waits_for"] == ["B"]

@@ -95,10 +95,14 @@ def test_reads_choose_the_most_current_replica_that_holds_the_table() -> None:
     known.take(named(20, "two"))
     assert known.replicas.readable("bronze.a") == ["one", "two", "main"]
     assert known.replicas.readable("gold.b") == ["two", "main"]
-    assert known.replicas.readable() == ["two", "main", "one"], "all tables, if one has them"
+    assert known.replicas.readable() == ["two", "main"], "all tables, if one has them"
     known.take(named(40, "new", (), rows=1, diverged=""), 1)
     known.take(named(0, "empty"))
-    assert known.replicas.readable()[-1] == "empty", "nothing of it can be shown"
+    assert known.replicas.readable("gold.b")[-1] == "empty", "nothing of it can be shown"
+    known = Known("bronze.a", "gold.b")
+    known.take(named(30, "one", BRONZE))
+    known.take(named(0, "begins"))
+    assert known.replicas.readable()[0] == "one", "no other one has applied anything"
     # One that is further, and differs, or in which the table stands still, hides no other one.
     known = Known("t")
     known.take(report(10))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.support.known_replicas import report
 from tests.support.named_replicas import BRONZE, GOLD, Known, named, table, tables
+
+from sparktxlog.model.tables.table import Tables
+from sparktxlog.runtime.replicas.table_sets import TableSets
 
 
 def test_tables_that_no_replica_holds_and_patterns_that_match_none_are_said() -> None:
@@ -25,6 +30,36 @@ def test_tables_that_no_replica_holds_and_patterns_that_match_none_are_said() ->
     known.take(report(10))
     known.base.master.tables._by_lower["gold.z"].is_dropped = False
     assert warned() == {}, "the main replica holds all tables"
+
+
+def test_new_names_alone_are_looked_at() -> None:
+    """A site with a set of 100,000 tables is asked with each report, on the event loop."""
+    looked = list[str]()
+
+    class Counted(Tables):
+        def alike(self, name: str) -> Any:
+            looked.append(name)
+            return super().alike(name)
+
+        def names_since(self, known: int, most: int) -> list[str]:
+            new = super().names_since(known, most)
+            looked.extend(new)
+            return new
+
+    names = Counted({f"gold.t{n}": table(f"gold.t{n}") for n in range(1_000)})
+    sets = TableSets(lambda: names)
+    sought = (*BRONZE, "silver.*")
+    assert sets.leave_out([sought]) and len(looked) == 1_001
+    assert sets.idle_patterns(sought) == list(sought)
+    looked.clear()
+    assert sets.leave_out([sought]) and sets.lacks(sought, GOLD) and len(looked) <= 3
+    for name in ("silver.x", "gold.z"):
+        names._by_lower[name] = table(name)
+    looked.clear()
+    assert sets.leave_out([sought]) and looked == ["silver.x", "gold.z", "gold.t0"]
+    assert sets.idle_patterns(sought) == list(BRONZE)
+    assert sets.left_out([sought])[-2:] == ["gold.t999", "gold.z"]
+    assert not sets.leave_out([sought, GOLD]) and not sets.leave_out([sought, ()])
 
 
 def test_donors_that_lack_tables() -> None:

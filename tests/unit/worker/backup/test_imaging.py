@@ -326,6 +326,19 @@ restore_replica(store, store.image("one"), {str(new)!r}, force_clean=True)
     assert rows(new) == rows(lake.path)
 
 
+def test_an_image_of_a_replica_with_a_set_says_so(
+    lake: Lake, store: DiskImages, tmp_path: Path
+) -> None:
+    """A worker that took it for one of all tables would miss rows of the others for ever."""
+    back_up_replica(lake.path, store, name="all")
+    lake.record(only=("default.t",))
+    image = back_up_replica(lake.path, store, name="set").image
+    assert store.image("set").only == image.only == ("default.t",)
+    assert restore_replica(store, image, tmp_path / "new").only == ("default.t",)
+    assert choose_image(store, None, None).name == "all", "the newest one with all tables"
+    assert choose_image(store, "set", None) == image
+
+
 def test_the_image_nearest_to_a_position_is_chosen(lake: Lake, store: DiskImages) -> None:
     back_up_replica(lake.path, store, name="two")
     lake.append((4, "x"))

@@ -62,6 +62,14 @@ def test_nothing_is_removed_that_nobody_named(lake: Lake, store: DiskImages) -> 
     assert len(store.names()) == 5
 
 
+def test_images_of_some_tables_replace_none_of_all_tables(lake: Lake, store: DiskImages) -> None:
+    for number in (6, 7):
+        lake.record(only=("default.t",))
+        back_up_replica(lake.path, store, name=f"set{number}", site="A")
+    found = remove(lake, kept_after=99, images=store.root, keep_images=1)
+    assert found.removed == ["at1", "at2", "at3", "at4", "set6"]
+
+
 @pytest.mark.parametrize(
     ("kept_after", "keep", "gone"),
     [
