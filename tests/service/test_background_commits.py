@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -287,3 +288,27 @@ print(pending.id)
     )
     assert client.wait(done.stdout.strip(), "ordered", 60).outcome == "committed"
     assert client.table(table).version == 500
+
+
+def test_whoever_asks_early_sees_no_success_of_one_that_is_rejected(
+    node: NodeProcess, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done is read without a lock, so each is settled once, with its own outcome."""
+    taken, seen = str(uuid.uuid4()), list[tuple[str, bool]]()
+    client.append(table, row(1), transaction_id=taken)
+    settle = PendingCommit.settle
+
+    def asked_at_once(one: PendingCommit, *outcome: Any) -> None:
+        settle(one, *outcome)
+        seen.append((one.id, one.failure is None))
+
+    monkeypatch.setattr(PendingCommit, "settle", asked_at_once)
+    later = client.background()
+    later.append(table, row(2)).result(60)
+    with standing_still(node):
+        other = client.transaction(transaction_id=taken)
+        other.append(table, row(3))
+        sent = [later.append(table, row(4)), later.commit(other), later.append(table, row(5))]
+    assert isinstance(sent[1].exception(60), IdTakenError)
+    later.close()
+    assert seen[1:] == [(one.id, one is not sent[1]) for one in sent]

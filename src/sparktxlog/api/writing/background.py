@@ -452,12 +452,17 @@ class BackgroundCommits:
             items[0].pending.call_back()
             return
         found = replace(receipt, ids=(items[0].pending.id,))
+        failed = {
+            one.index: _rejection(items[one.index].pending, found, one)
+            for one in receipt.rejections
+        }
         with self.changed:
+            # Once each: whoever asks sees the first outcome, without the lock.
             for index, item in enumerate(items):
-                item.pending.settle(found, index)
-            for one in receipt.rejections:
-                pending = items[one.index].pending
-                self._note_failure(pending, _rejection(pending, found, one))
+                if index in failed:
+                    self._note_failure(item.pending, failed[index])
+                else:
+                    item.pending.settle(found, index)
             self.changed.notify_all()
         for item in items:
             item.pending.call_back()
