@@ -312,3 +312,22 @@ def test_whoever_asks_early_sees_no_success_of_one_that_is_rejected(
     assert isinstance(sent[1].exception(60), IdTakenError)
     later.close()
     assert seen[1:] == [(one.id, one is not sent[1]) for one in sent]
+
+
+def test_a_repeat_of_what_the_log_has_gets_the_receipt_of_the_first(
+    node: NodeProcess, client: Client, table: str
+) -> None:
+    known = [str(uuid.uuid4()) for _ in range(2)]
+    first = [client.append(table, row(n), transaction_id=one) for n, one in enumerate(known)]
+    with client.background() as later:
+        later.append(table, row(7)).result(60)
+        with standing_still(node):
+            sent = [later.append(table, row(8))]
+            for number, one in enumerate(known):
+                again = client.transaction(transaction_id=one)
+                again.append(table, row(number))
+                sent.append(later.commit(again))
+        found = [one.result(60) for one in sent]
+    assert [one.position for one in found[1:]] == [one.position for one in first]
+    assert [one.outcome for one in found] == ["committed"] * 3
+    assert client.table(table).version == 4, "each of them takes effect once"

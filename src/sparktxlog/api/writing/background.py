@@ -41,6 +41,7 @@ from sparktxlog.errors import (
     BusyError,
     CommitRejectedError,
     CommitStateUnknownError,
+    DuplicateTransactionError,
     ForbiddenError,
     LocalProtocolError,
     SessionRolledBackError,
@@ -452,20 +453,44 @@ class BackgroundCommits:
             items[0].pending.call_back()
             return
         found = replace(receipt, ids=(items[0].pending.id,))
-        failed = {
-            one.index: _rejection(items[one.index].pending, found, one)
-            for one in receipt.rejections
-        }
+        others = {one.index: self._other(items, found, one) for one in receipt.rejections}
         with self.changed:
             # Once each: whoever asks sees the first outcome, without the lock.
             for index, item in enumerate(items):
-                if index in failed:
-                    self._note_failure(item.pending, failed[index])
-                else:
+                other = others.get(index)
+                if other is None:
                     item.pending.settle(found, index)
+                elif isinstance(other, Receipt):
+                    item.pending.settle(other)
+                else:
+                    self._note_failure(item.pending, other)
             self.changed.notify_all()
         for item in items:
             item.pending.call_back()
+
+    def _other(
+        self, items: Sequence[_Item], run: Receipt, one: ReceiptRejection
+    ) -> Receipt | TxLogError:
+        """Return what became of a transaction that was rejected at its position in a run.
+
+        A repeat of what the log has under its id is rejected there; what counts is the first one.
+        """
+        pending = items[one.index].pending
+        error = _rejection(pending, run, one)
+        if not isinstance(error, DuplicateTransactionError):
+            return error
+        level = parse_level(self._level)[0].value
+        try:
+            return self.link.known(pending.transaction_id, level, self._timeout_s) or error
+        except (CommitRejectedError, CommitStateUnknownError) as of_the_first:
+            return of_the_first
+        except TxLogError as silent:
+            return CommitStateUnknownError(
+                f"transaction {pending.id} was ordered before, and no node says what became of it: "
+                f"{silent.message}",
+                hint="Ask for its id.",
+                transaction_id=pending.id,
+            )
 
     def _refused(self, items: Sequence[_Item], error: TxLogError) -> None:
         """Fail those that an error concerns, and send the others."""
