@@ -331,3 +331,23 @@ def test_a_repeat_of_what_the_log_has_gets_the_receipt_of_the_first(
     assert [one.position for one in found[1:]] == [one.position for one in first]
     assert [one.outcome for one in found] == ["committed"] * 3
     assert client.table(table).version == 4, "each of them takes effect once"
+
+
+def test_rows_that_are_of_the_newest_table_already_are_sent_with_those_that_are_not(
+    node: NodeProcess, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table changed while some waited; both kinds of rows travel in one run."""
+    go_on = threading.Event()
+    with client.background() as later, Client(node.url) as other:
+        later.append(table, row(0)).result(60)
+        with standing_still(node):
+            first = later.append(table, row(1))
+            first.add_done_callback(lambda _: go_on.wait(60))  # others gather meanwhile
+        first.result(60)
+        other.alter_table(table, widen={"id": "decimal(20,0)"}, keys=[])
+        sent = [later.append(table, row(number)) for number in (2, 3)]
+        newest = other.table(table)
+        monkeypatch.setattr(client, "table", lambda name, **_: newest)
+        sent.append(later.overwrite(table, row(4)))
+        go_on.set()
+        assert [one.result(60).outcome for one in sent] == ["committed"] * 3

@@ -129,27 +129,24 @@ class _Item:
         """Return the tables whose rows it carries."""
         return {table for table, _, _ in self.blocks()}
 
-    def remake(self, definition: TableDefinition, stale: StaleSchemaError) -> None:
-        """Make its rows for a table as it is now.
-
-        Args:
-            stale: Raised if they are made for that already.
+    def remake(self, definition: TableDefinition) -> bool:
+        """Make its rows for a table as it is now; False: they are made for that already.
 
         Raises:
             CommitRejectedError: They do not fit (definite).
         """
-        if self.prepared is None or definition.name not in self.tables():
-            return
+        if self.prepared is None:
+            return False
         made, version = list(self.prepared.operations), definition.schema_version
+        is_other = False
         for place, one in enumerate(made):
-            if one.table != definition.name:
-                continue
-            if one.schema_version == version:
-                raise stale
-            rows = align_rows(definition, one.kind, table_of([one.rows]))
-            check_rows(definition, one.kind, rows)
-            made[place] = replace(one, rows=rows, schema_version=version)
+            if one.table == definition.name and one.schema_version != version:
+                rows = align_rows(definition, one.kind, table_of([one.rows]))
+                check_rows(definition, one.kind, rows)
+                made[place] = replace(one, rows=rows, schema_version=version)
+                is_other = True
         self.prepared = replace(self.prepared, operations=tuple(made))
+        return is_other
 
 
 class _Run:
@@ -511,7 +508,7 @@ class BackgroundCommits:
 
     def _send_for_newest(self, items: Sequence[_Item], error: StaleSchemaError) -> None:
         """Send items once more, those of a table that changed as rows of what it is now."""
-        name = error.fields["table"]
+        name, is_other = error.fields["table"], False
         try:
             definition = self._client.table(name)
         except TxLogError as missing:
@@ -519,9 +516,12 @@ class BackgroundCommits:
         else:
             for item in items:
                 try:
-                    item.remake(definition, error)
+                    is_other = item.remake(definition) or is_other
                 except CommitRejectedError as wrong:
                     self._fail([item], wrong)
+                    is_other = True
+            if not is_other:  # the node that refused them knows another table than this one
+                self._fail([item for item in items if name in item.tables()], error)
         self._send([item for item in items if not item.pending.done()])
 
     def _fail(self, items: Sequence[_Item], error: Exception) -> None:
