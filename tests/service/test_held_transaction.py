@@ -23,6 +23,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     OversizeError,
     SchemaMismatchError,
+    StaleSchemaError,
     TransactionNotOpenError,
     UnknownTableError,
 )
@@ -165,6 +166,26 @@ def test_conditions_come_first_and_are_judged_at_the_commit(client: Client, tabl
         tx.expect_version(table, 1)
         tx.append(table, row(3))
     assert client.table(table).version == 2
+
+
+@pytest.mark.parametrize("rows", [1, 3_000])
+def test_rows_of_an_expected_schema_are_refused_by_another_one(
+    client: Client, table: str, rows: int
+) -> None:
+    """Few travel with the request, many as files."""
+    ids = pa.array(range(rows), pa.int64())
+    given = pa.table({"id": ids, "v": pa.array(["x" * 200] * rows), "w": pa.nulls(rows, pa.int8())})
+    expected = client.table(table).schema_version
+    client.alter_table(table, add={"w": "tinyint"})
+    with client.open_transaction() as tx:
+        tx.expect_schema(table, expected)
+        with pytest.raises(StaleSchemaError) as raised:
+            tx.append(table, given)
+        assert raised.value.fields["made_for"] == expected and raised.value.definite
+    with client.open_transaction() as tx:
+        tx.expect_schema(table, expected + 1)
+        tx.append(table, given)
+    assert tx.receipt.rows == rows
 
 
 def test_a_lease_ends_unless_it_is_renewed(client: Client, table: str) -> None:

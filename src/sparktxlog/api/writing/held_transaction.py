@@ -35,7 +35,12 @@ from sparktxlog.codec.submits.requests import (
     microseconds,
     parse_level,
 )
-from sparktxlog.codec.submits.validation import align_rows, check_rows, row_schema
+from sparktxlog.codec.submits.validation import (
+    align_rows,
+    check_made_for,
+    check_rows,
+    row_schema,
+)
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -162,6 +167,8 @@ class HeldTransaction(RequestTransaction):
         """Send rows as files, and then the operation that names them."""
         created = self._created.get(table.lower())
         definition = created or self._table(table)
+        if created is None:
+            check_made_for(definition, self._schemas.get(definition.name.lower()))
         schema = row_schema(definition, kind)
         if isinstance(given, list):
             given = rows_to_arrow(definition.name, given, schema)
