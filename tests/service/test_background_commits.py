@@ -199,6 +199,15 @@ def test_a_full_queue_makes_the_caller_wait_and_then_says_so(
         assert busy.value.definite and 2 <= len(taken) < 10
         for one in taken:
             one.exception(60)  # unknown: the node stood still for longer than 0.3 s
+        whole = client.transaction()
+        whole.append(table, row(100))
+        with standing_still(node):
+            first = later.append(table, [{"id": 0, "v": "x" * 10_000}])
+            with pytest.raises(BusyError):
+                later.commit(whole)
+        first.exception(60)
+        whole.append(table, row(101))  # it was not taken on
+        assert later.commit(whole).result(60).rows == 2
     with client.background(limit_bytes=10_000, timeout=60) as later:
         later.append(table, row(0)).result(60)
         more: list[PendingCommit] = []

@@ -75,6 +75,9 @@ class SubmittedTransaction(Protocol):
     def hand_over(self) -> TransactionRequest | None:
         """Return it as it is submitted, None = it does nothing; it takes nothing more."""
 
+    def give_back(self) -> None:
+        """Note that it was not submitted after all; it may be once more."""
+
     def travels_in_runs(self, level: str) -> bool:
         """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
 
@@ -293,6 +296,7 @@ class BackgroundCommits:
 
         One of rows only, without conditions and at the level of this sender, travels with others in
         a run.  Any other one is sent in its turn as its `commit` does, in a request of its own.
+        After an error it is as before.
 
         Raises:
             CommitRejectedError: It is wrong, as far as that can be seen here; `BusyError`: for
@@ -303,6 +307,15 @@ class BackgroundCommits:
             TransportError: No node answered what its table is; nothing was sent (definite).
         """
         request = transaction.hand_over()
+        try:
+            return self._in_turn(transaction, request)
+        except TxLogError:
+            transaction.give_back()
+            raise
+
+    def _in_turn(
+        self, transaction: SubmittedTransaction, request: TransactionRequest | None
+    ) -> PendingCommit:
         transaction_id, prepared = transaction.id_bytes, None
         if request is not None and transaction.travels_in_runs(self._level):
             prepared = self._prepared(transaction_id, request)

@@ -257,6 +257,10 @@ class Transaction(RequestTransaction):
         self._posted = True
         return self._request()
 
+    def give_back(self) -> None:
+        """Note that it was not submitted after all; it may be once more."""
+        self._posted = False
+
     def travels_in_runs(self, level: str) -> bool:
         """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
         is_plain = not (self._is_sync or self._participants or self._first_wins)
