@@ -107,7 +107,9 @@ def test_a_callback_cannot_wait_for_all_and_what_it_raises_is_logged(
         with standing_still(node):
             pending = later.append(table, row(1))
             pending.add_done_callback(lambda _: later.flush())
+            pending.add_done_callback(lambda _: sys.exit("ended by a callback"))
         assert later.append(table, row(2)).result(60).outcome == "committed"
+    assert "ended by a callback" in caplog.text
     assert "they wait for it" in caplog.text and pending.id in caplog.text
 
 
@@ -360,3 +362,28 @@ def test_rows_that_are_of_the_newest_table_already_are_sent_with_those_that_are_
         sent.append(later.overwrite(table, row(4)))
         go_on.set()
         assert [one.result(60).outcome for one in sent] == ["committed"] * 3
+
+
+def test_what_is_called_after_the_interpreters_end_is_refused_and_nobody_waits_for_it(
+    node: NodeProcess, client: Client, table: str
+) -> None:
+    """Python starts no thread any more when it calls what `atexit` has."""
+    code = f"""
+import atexit
+from sparktxlog import Client, TxLogError
+client = Client({node.url!r})
+later = client.background()
+later.append({table!r}, [{{"id": 1, "v": "x"}}]).result(60)
+def end():
+    try:
+        later.append({table!r}, [{{"id": 2, "v": "x"}}])
+    except TxLogError as error:
+        print(error.code, error.definite)
+    client.close()
+atexit.register(end)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "protocol-local True\n"
+    assert client.table(table).version == 1

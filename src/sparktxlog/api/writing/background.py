@@ -361,12 +361,22 @@ class BackgroundCommits:
                     "status`.",
                     limit_bytes=self._limit_bytes,
                 )
+            if not self._sending:
+                self._start()
             self._waiting.append(item)
             self._memory_bytes += item.memory_bytes
             self._called += 1
-            if not self._sending:
-                self._sending = True
-                self._pool.submit(self._send_all)
+
+    def _start(self) -> None:
+        """Let the thread send; it waits for the lock before it ends."""
+        try:
+            self._pool.submit(self._send_all)
+        except RuntimeError as error:
+            raise LocalProtocolError(
+                f"nothing is sent in the background any more: {error}",
+                hint="This one was not taken on.  Commit it with the client, without background().",
+            ) from error
+        self._sending = True
 
     def _has_room(self, item: _Item) -> bool:
         """Whether an item fits; a single one always does."""

@@ -155,7 +155,7 @@ class PendingCommit:
     def _call(self, call: Callable[[PendingCommit], object]) -> None:
         try:
             call(self)
-        except Exception:  # noqa: BLE001 - the sender goes on
+        except (Exception, SystemExit):  # noqa: BLE001 - the sender goes on
             _log.exception("a callback of transaction %s failed", self.id)
 
     def receipt_in(self, run: Receipt, index: int) -> Receipt:
