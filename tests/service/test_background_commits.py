@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,9 @@ import pytest
 from tests.support.node_processes import NodeProcess
 
 from sparktxlog import Client
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.writing.pending_commit import PendingCommit
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -136,6 +140,30 @@ def test_what_is_no_row_goes_alone_in_its_turn(client: Client, table: str) -> No
     assert positions == sorted(positions) and len(set(positions)) == len(sent)
     assert receipts[3].rows == 2
     assert [receipt.transaction_id for receipt in receipts] == [one.id for one in sent]
+
+
+def test_what_goes_alone_is_of_the_same_session(
+    client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At level `accepted` a node orders it after what came before only if it is of its session."""
+    sessions, submit = list[str | None](), Nodes.submit
+
+    def seen(link: Nodes, body: bytes, *given: Any, is_run: bool = False, **more: Any) -> Any:
+        sessions.append(read_manifest(body).session if is_run else json.loads(body).get("session"))
+        return submit(link, body, *given, is_run=is_run, **more)
+
+    monkeypatch.setattr(Nodes, "submit", seen)
+    own = client.transaction(session="of its own")
+    own.append(table, row(3))
+    until = datetime.now(UTC) + timedelta(minutes=5)
+    prepared = client.transaction(participants=["other"], valid_until=until)
+    prepared.append(table, row(4))
+    with client.background(level="accepted", session="mine") as later:
+        later.append(table, row(1)).result(60)
+        later.delete_where(table, "id = 1").result(60)
+        later.commit(own).result(60)
+        later.commit(prepared).exception(60)
+    assert sessions == ["mine", "mine", "of its own", None]
 
 
 def test_one_that_is_refused_stops_no_other_and_is_raised_once(

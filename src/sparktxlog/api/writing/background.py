@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
@@ -80,6 +81,9 @@ class SubmittedTransaction(Protocol):
 
     def travels_in_runs(self, level: str) -> bool:
         """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
+
+    def join(self, session: Session) -> None:
+        """Make it one of a session, unless it is of one already, or can be of none."""
 
     def delete_where(self, table: str, predicate: str) -> None:
         """Remove the rows for which a predicate is true."""
@@ -325,10 +329,15 @@ class BackgroundCommits:
             return self._of_nothing(pending)
         if prepared is None or not all(one.rows is not None for one in prepared.operations):
             size = len(encode_request(request))
-            self._put(_Item(pending, size, None, transaction.commit))
+            self._put(_Item(pending, size, None, partial(self._alone, transaction)))
         else:
             self._put(_item(pending, prepared, self._tables))
         return pending
+
+    def _alone(self, transaction: SubmittedTransaction) -> Receipt:
+        """Commit a transaction in its turn; so it is ordered after what is only accepted before."""
+        transaction.join(self._session)
+        return transaction.commit()
 
     def _prepared(self, transaction_id: bytes, request: TransactionRequest) -> PreparedTransaction:
         """Check a transaction of rows against its tables, as a node does."""
