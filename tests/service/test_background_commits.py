@@ -311,6 +311,36 @@ def test_a_failure_that_nobody_took_is_raised_at_the_end(node: NodeProcess, tabl
     assert not raised.value.definite
 
 
+@pytest.mark.parametrize("end", [Client.flush, Client.close])
+def test_a_failure_of_one_sender_does_not_end_the_wait_for_the_others(
+    node: NodeProcess, table: str, end: Any
+) -> None:
+    client, go_on = Client(node.url), threading.Event()
+    taken = client.append(table, row(1)).transaction_id
+    failing, other = client.background(), client.background()
+    wrong = client.transaction(transaction_id=taken)
+    wrong.append(table, row(2))
+    failing.commit(wrong)
+    with standing_still(node):
+        pending = other.append(table, row(3))
+        pending.add_done_callback(lambda _: go_on.wait(60))
+    raised: list[TxLogError] = []
+
+    def call() -> None:
+        try:
+            end(client)
+        except TxLogError as error:
+            raised.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    caller.join(0.5)
+    assert caller.is_alive() and not raised
+    go_on.set()
+    caller.join(60)
+    assert isinstance(raised[0], IdTakenError) and pending.result(0).outcome == "committed"
+
+
 def test_a_process_that_ends_sends_what_waits(
     node: NodeProcess, client: Client, table: str
 ) -> None:
