@@ -181,7 +181,7 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 (id_, f"transactions/{id_}"),
                 ("bronze.b", "tables/bronze.b"),
                 ("1,002", "queue?after=1001"),
-                ("%C2%B2", "tables/%C2%B2"),  # a digit that is no number
+                ("%E2%91%A0", "tables/%E2%91%A0"),  # ①, a digit that is no number
                 ("9" * 5_000, f"tables/{'9' * 5_000}"),
             ):
                 status, _, headers = await reader.get(f"/dashboard/search?q={what}")
@@ -189,8 +189,8 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
             for path, wanted in (
                 ("nothing", 404),
                 ("queue?after=x", 400),
-                ("queue?after=%C2%B2", 400),
-                ("rounds/%C2%B2", 400),
+                ("queue?after=%E2%91%A0", 400),
+                ("rounds/%E2%91%A0", 400),
                 ("transactions/x", 400),
                 ("tables/bronze.c", 404),
                 ("tables/%20", 400),
