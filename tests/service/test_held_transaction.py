@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -27,6 +28,7 @@ from sparktxlog.errors import (
     TransactionNotOpenError,
     UnknownTableError,
 )
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 COLUMNS = {"id": "bigint not null", "v": "string"}
 
@@ -201,6 +203,24 @@ def test_a_lease_ends_unless_it_is_renewed(client: Client, table: str) -> None:
     with pytest.raises(TransactionNotOpenError, match="its lease of 1 s ended"):
         tx.commit()
     assert client.table(table).version == 0
+
+
+def test_what_an_earlier_attempt_only_reached_is_not_enough(
+    client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that restarted says of a commit that it is accepted; more was asked for."""
+    tx = client.open_transaction()
+    tx.append(table, row(1))
+    accepted = Receipt(transaction_id=tx.id, n=1, level=Level.ACCEPTED)
+    answer = tx._answer
+
+    def lost(*given: Any) -> Receipt:
+        answer(*given)
+        return accepted
+
+    monkeypatch.setattr(tx, "_answer", lost)
+    found = tx.commit()
+    assert (found.level, found.outcome) == (Level.ORDERED, "committed") and found.position
 
 
 def test_it_ends_with_its_node_and_the_client_says_so(tmp_path: Path) -> None:

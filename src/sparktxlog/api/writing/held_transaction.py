@@ -57,7 +57,7 @@ from sparktxlog.http.upload_link import UploadLink
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.model.transactions.receipt import Receipt
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Receipt
 
 _PATH = "/v1/open-transactions"
 #: Bytes of rows that travel with their request; more are staged.
@@ -343,7 +343,17 @@ class HeldTransaction(RequestTransaction):
                 continue
             if found.position is not None:
                 self._link.after(found.position)
-            return committed(found)
+            return self._at_level(committed(found), end)
+
+    def _at_level(self, found: Receipt, end: float) -> Receipt:
+        """Return a receipt once it has the level; of an earlier attempt a node says what it is."""
+        wanted = parse_level(self._level)[0]
+        if found.late or found.level is None or found.prepared_at is not None:
+            return found
+        if LEVEL_RANK[found.level] >= LEVEL_RANK[wanted]:
+            return found
+        left_s = max(0.0, end - time.monotonic())
+        return committed(self._link.wait(self.id, wanted.value, left_s))
 
     def _answer(self, node: Http, left_s: float) -> Receipt:
         after = max(self._link.position, self._read_position or 0)
