@@ -206,15 +206,22 @@ def check_contents(sdist: Path, wheel: Path) -> str:
     return f"wheel {size / 1e6:.2f} MB, source {sdist.stat().st_size / 1e6:.2f} MB"
 
 
-def check_versions() -> str:
-    """Check that package, chart, integrations and changelog say one version; return it."""
+def package_version() -> str:
+    """Return the version of the package."""
     found = re.search(r'__version__ = "(.+)"', (ROOT / "src/sparktxlog/__init__.py").read_text())
     assert found is not None
-    version = found[1]
+    return found[1]
+
+
+def check_versions() -> str:
+    """Check that package, chart, integrations and changelog say one version; return it."""
+    version = package_version()
     chart = (ROOT / "deploy/helm/sparktxlog/Chart.yaml").read_text()
     said = re.findall(r'^(?:version|appVersion): "?([^"\n]+)"?$', chart, re.MULTILINE)
     for path in (ROOT / "integrations").glob("*/pyproject.toml"):
         said.append(tomllib.loads(path.read_text())["project"]["version"])
+    for path in (ROOT / "integrations").glob("*/dbt_project.yml"):
+        said += re.findall(r'^version: "?([^"\n]+)"?$', path.read_text(), re.MULTILINE)
     dated = re.findall(
         r"^## ([\d.]+) – \d{4}-\d{2}-\d{2}$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
@@ -331,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if changed := _run("git", "status", "--porcelain", cwd=ROOT):
         print(f"There are changes that are not committed:\n{changed}", file=sys.stderr)
         return 1
-    report = Report()
+    report, version = Report(), package_version()
     with tempfile.TemporaryDirectory(prefix="sparktxlog-release-") as directory:
         work = Path(directory)
         made: list[Path] = []
@@ -347,7 +354,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.check("twine check", lambda: _twine(sdist, wheel))
             if not given.only_build:
                 _check_installations(report, wheel, work, given.python or PYTHONS)
-        version = check_versions()
         report.check("chart", lambda: check_chart(out, version))
         if not given.only_build:
             report.check("image of a node", lambda: check_image(version))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,13 +10,17 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.support.node_processes import NodeProcess
 
 from sparktxlog import Client
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.writing.pending_commit import PendingCommit
+from sparktxlog.codec.containers.payload import read_manifest
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -106,7 +111,9 @@ def test_a_callback_cannot_wait_for_all_and_what_it_raises_is_logged(
         with standing_still(node):
             pending = later.append(table, row(1))
             pending.add_done_callback(lambda _: later.flush())
+            pending.add_done_callback(lambda _: sys.exit("ended by a callback"))
         assert later.append(table, row(2)).result(60).outcome == "committed"
+    assert "ended by a callback" in caplog.text
     assert "they wait for it" in caplog.text and pending.id in caplog.text
 
 
@@ -133,6 +140,30 @@ def test_what_is_no_row_goes_alone_in_its_turn(client: Client, table: str) -> No
     assert positions == sorted(positions) and len(set(positions)) == len(sent)
     assert receipts[3].rows == 2
     assert [receipt.transaction_id for receipt in receipts] == [one.id for one in sent]
+
+
+def test_what_goes_alone_is_of_the_same_session(
+    client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At level `accepted` a node orders it after what came before only if it is of its session."""
+    sessions, submit = list[str | None](), Nodes.submit
+
+    def seen(link: Nodes, body: bytes, *given: Any, is_run: bool = False, **more: Any) -> Any:
+        sessions.append(read_manifest(body).session if is_run else json.loads(body).get("session"))
+        return submit(link, body, *given, is_run=is_run, **more)
+
+    monkeypatch.setattr(Nodes, "submit", seen)
+    own = client.transaction(session="of its own")
+    own.append(table, row(3))
+    until = datetime.now(UTC) + timedelta(minutes=5)
+    prepared = client.transaction(participants=["other"], valid_until=until)
+    prepared.append(table, row(4))
+    with client.background(level="accepted", session="mine") as later:
+        later.append(table, row(1)).result(60)
+        later.delete_where(table, "id = 1").result(60)
+        later.commit(own).result(60)
+        later.commit(prepared).exception(60)
+    assert sessions == ["mine", "mine", "of its own", None]
 
 
 def test_one_that_is_refused_stops_no_other_and_is_raised_once(
@@ -198,6 +229,15 @@ def test_a_full_queue_makes_the_caller_wait_and_then_says_so(
         assert busy.value.definite and 2 <= len(taken) < 10
         for one in taken:
             one.exception(60)  # unknown: the node stood still for longer than 0.3 s
+        whole = client.transaction()
+        whole.append(table, row(100))
+        with standing_still(node):
+            first = later.append(table, [{"id": 0, "v": "x" * 10_000}])
+            with pytest.raises(BusyError):
+                later.commit(whole)
+        first.exception(60)
+        whole.append(table, row(101))  # it was not taken on
+        assert later.commit(whole).result(60).rows == 2
     with client.background(limit_bytes=10_000, timeout=60) as later:
         later.append(table, row(0)).result(60)
         more: list[PendingCommit] = []
@@ -271,6 +311,36 @@ def test_a_failure_that_nobody_took_is_raised_at_the_end(node: NodeProcess, tabl
     assert not raised.value.definite
 
 
+@pytest.mark.parametrize("end", [Client.flush, Client.close])
+def test_a_failure_of_one_sender_does_not_end_the_wait_for_the_others(
+    node: NodeProcess, table: str, end: Any
+) -> None:
+    client, go_on = Client(node.url), threading.Event()
+    taken = client.append(table, row(1)).transaction_id
+    failing, other = client.background(), client.background()
+    wrong = client.transaction(transaction_id=taken)
+    wrong.append(table, row(2))
+    failing.commit(wrong)
+    with standing_still(node):
+        pending = other.append(table, row(3))
+        pending.add_done_callback(lambda _: go_on.wait(60))
+    raised: list[TxLogError] = []
+
+    def call() -> None:
+        try:
+            end(client)
+        except TxLogError as error:
+            raised.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    caller.join(0.5)
+    assert caller.is_alive() and not raised
+    go_on.set()
+    caller.join(60)
+    assert isinstance(raised[0], IdTakenError) and pending.result(0).outcome == "committed"
+
+
 def test_a_process_that_ends_sends_what_waits(
     node: NodeProcess, client: Client, table: str
 ) -> None:
@@ -287,3 +357,91 @@ print(pending.id)
     )
     assert client.wait(done.stdout.strip(), "ordered", 60).outcome == "committed"
     assert client.table(table).version == 500
+
+
+def test_whoever_asks_early_sees_no_success_of_one_that_is_rejected(
+    node: NodeProcess, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done is read without a lock, so each is settled once, with its own outcome."""
+    taken, seen = str(uuid.uuid4()), list[tuple[str, bool]]()
+    client.append(table, row(1), transaction_id=taken)
+    settle = PendingCommit.settle
+
+    def asked_at_once(one: PendingCommit, *outcome: Any) -> None:
+        settle(one, *outcome)
+        seen.append((one.id, one.failure is None))
+
+    monkeypatch.setattr(PendingCommit, "settle", asked_at_once)
+    later = client.background()
+    later.append(table, row(2)).result(60)
+    with standing_still(node):
+        other = client.transaction(transaction_id=taken)
+        other.append(table, row(3))
+        sent = [later.append(table, row(4)), later.commit(other), later.append(table, row(5))]
+    assert isinstance(sent[1].exception(60), IdTakenError)
+    later.close()
+    assert seen[1:] == [(one.id, one is not sent[1]) for one in sent]
+
+
+def test_a_repeat_of_what_the_log_has_gets_the_receipt_of_the_first(
+    node: NodeProcess, client: Client, table: str
+) -> None:
+    known = [str(uuid.uuid4()) for _ in range(2)]
+    first = [client.append(table, row(n), transaction_id=one) for n, one in enumerate(known)]
+    with client.background() as later:
+        later.append(table, row(7)).result(60)
+        with standing_still(node):
+            sent = [later.append(table, row(8))]
+            for number, one in enumerate(known):
+                again = client.transaction(transaction_id=one)
+                again.append(table, row(number))
+                sent.append(later.commit(again))
+        found = [one.result(60) for one in sent]
+    assert [one.position for one in found[1:]] == [one.position for one in first]
+    assert [one.outcome for one in found] == ["committed"] * 3
+    assert client.table(table).version == 4, "each of them takes effect once"
+
+
+def test_rows_that_are_of_the_newest_table_already_are_sent_with_those_that_are_not(
+    node: NodeProcess, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table changed while some waited; both kinds of rows travel in one run."""
+    go_on = threading.Event()
+    with client.background() as later, Client(node.url) as other:
+        later.append(table, row(0)).result(60)
+        with standing_still(node):
+            first = later.append(table, row(1))
+            first.add_done_callback(lambda _: go_on.wait(60))  # others gather meanwhile
+        first.result(60)
+        other.alter_table(table, widen={"id": "decimal(20,0)"}, keys=[])
+        sent = [later.append(table, row(number)) for number in (2, 3)]
+        newest = other.table(table)
+        monkeypatch.setattr(client, "table", lambda name, **_: newest)
+        sent.append(later.overwrite(table, row(4)))
+        go_on.set()
+        assert [one.result(60).outcome for one in sent] == ["committed"] * 3
+
+
+def test_what_is_called_after_the_interpreters_end_is_refused_and_nobody_waits_for_it(
+    node: NodeProcess, client: Client, table: str
+) -> None:
+    """Python starts no thread any more when it calls what `atexit` has."""
+    code = f"""
+import atexit
+from sparktxlog import Client, TxLogError
+client = Client({node.url!r})
+later = client.background()
+later.append({table!r}, [{{"id": 1, "v": "x"}}]).result(60)
+def end():
+    try:
+        later.append({table!r}, [{{"id": 2, "v": "x"}}])
+    except TxLogError as error:
+        print(error.code, error.definite)
+    client.close()
+atexit.register(end)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "protocol-local True\n"
+    assert client.table(table).version == 1

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -26,7 +27,7 @@ from tests.support.delta_writer import (
     path_of,
 )
 
-from sparktxlog.errors import CommitStateUnknownError, StorageError
+from sparktxlog.errors import CommitStateUnknownError, SchemaInUseError, StorageError
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.handlers import catalog_api
 from sparktxlog.storage.interfaces import Write
@@ -191,8 +192,20 @@ def test_a_schema_is_dropped_with_its_tables(
             assert (
                 "1 of 3 tables of schema 'ci' are dropped, 'ci.b' is not" in unknown[1]["message"]
             )
+
+            # So does one during which somebody makes another table.
+            busy = SchemaInUseError("schema 'ci' holds 1 tables")
+            with monkeypatch.context() as patch:
+                patch.setattr(held.schemas, "drop", AsyncMock(side_effect=busy))
+                unknown = await caller.ask("DELETE", f"{drop}?force=true")
+            assert told(unknown) == (500, "CommitStateUnknownException")
+            assert "2 of 2 tables of schema 'ci' are dropped, the" in unknown[1]["message"]
             assert await caller.ask("DELETE", f"{drop}?force=true") == (200, {})
             assert told(await caller.ask("GET", drop)) == (404, "NoSuchSchemaException")
+            # One that was made at another site is known by its tables, and ends with them.
+            await caller.create("a", "there")
+            assert await caller.ask("DELETE", f"{API}/schemas/tx.there?force=true") == (200, {})
+            assert told(await caller.ask("DELETE", f"{API}/schemas/tx.there?force=true"))[0] == 404
             assert all(table.published(0).exists() for table in tables)
             always = await caller.ask("DELETE", f"{API}/schemas/tx.default?force=true")
             assert told(always) == (409, "UpdateRequirementConflictException")

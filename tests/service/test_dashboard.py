@@ -180,12 +180,17 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 ("2", "queue?after=1"),
                 (id_, f"transactions/{id_}"),
                 ("bronze.b", "tables/bronze.b"),
+                ("1,002", "queue?after=1001"),
+                ("%E2%91%A0", "tables/%E2%91%A0"),  # ①, a digit that is no number
+                ("9" * 5_000, f"tables/{'9' * 5_000}"),
             ):
                 status, _, headers = await reader.get(f"/dashboard/search?q={what}")
                 assert (status, headers["location"]) == (303, f"/dashboard/{where}")
             for path, wanted in (
                 ("nothing", 404),
                 ("queue?after=x", 400),
+                ("queue?after=%E2%91%A0", 400),
+                ("rounds/%E2%91%A0", 400),
                 ("transactions/x", 400),
                 ("tables/bronze.c", 404),
                 ("tables/%20", 400),

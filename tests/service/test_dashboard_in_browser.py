@@ -145,6 +145,15 @@ def test_an_act_takes_the_token_of_operators_and_is_noted(tmp_path: Path) -> Non
             page.until(f"{said}.textContent.startsWith('Refused')")
             assert "token of the node's admin-token" in page.value(f"{said}.textContent")
             assert not node.status()["paused"]
+        # A failure that is not definite is no refusal.
+        page.value("window.plain = fetch")
+        page.value(
+            "fetch = async () => new Response"
+            """('{"detail": "the disk", "definite": false}', {status: 500}); 0"""
+        )
+        page.value(press)
+        page.until(f"{said}.textContent.startsWith('Look whether it was done: the disk')")
+        page.value("fetch = plain; 0")
         page.value(f"{field}.value = '{ADMIN}'")
         page.value(press)
         page.until(f"{said} === null || {said}.textContent !== '…'")

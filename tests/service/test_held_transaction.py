@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,9 +24,11 @@ from sparktxlog.errors import (
     LocalProtocolError,
     OversizeError,
     SchemaMismatchError,
+    StaleSchemaError,
     TransactionNotOpenError,
     UnknownTableError,
 )
+from sparktxlog.model.transactions.receipt import Level, Receipt
 
 COLUMNS = {"id": "bigint not null", "v": "string"}
 
@@ -167,6 +170,26 @@ def test_conditions_come_first_and_are_judged_at_the_commit(client: Client, tabl
     assert client.table(table).version == 2
 
 
+@pytest.mark.parametrize("rows", [1, 3_000])
+def test_rows_of_an_expected_schema_are_refused_by_another_one(
+    client: Client, table: str, rows: int
+) -> None:
+    """Few travel with the request, many as files."""
+    ids = pa.array(range(rows), pa.int64())
+    given = pa.table({"id": ids, "v": pa.array(["x" * 200] * rows), "w": pa.nulls(rows, pa.int8())})
+    expected = client.table(table).schema_version
+    client.alter_table(table, add={"w": "tinyint"})
+    with client.open_transaction() as tx:
+        tx.expect_schema(table, expected)
+        with pytest.raises(StaleSchemaError) as raised:
+            tx.append(table, given)
+        assert raised.value.fields["made_for"] == expected and raised.value.definite
+    with client.open_transaction() as tx:
+        tx.expect_schema(table, expected + 1)
+        tx.append(table, given)
+    assert tx.receipt.rows == rows
+
+
 def test_a_lease_ends_unless_it_is_renewed(client: Client, table: str) -> None:
     with pytest.raises(InvalidRequestError):
         client.open_transaction(lease=0)
@@ -180,6 +203,24 @@ def test_a_lease_ends_unless_it_is_renewed(client: Client, table: str) -> None:
     with pytest.raises(TransactionNotOpenError, match="its lease of 1 s ended"):
         tx.commit()
     assert client.table(table).version == 0
+
+
+def test_what_an_earlier_attempt_only_reached_is_not_enough(
+    client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that restarted says of a commit that it is accepted; more was asked for."""
+    tx = client.open_transaction()
+    tx.append(table, row(1))
+    accepted = Receipt(transaction_id=tx.id, n=1, level=Level.ACCEPTED)
+    answer = tx._answer
+
+    def lost(*given: Any) -> Receipt:
+        answer(*given)
+        return accepted
+
+    monkeypatch.setattr(tx, "_answer", lost)
+    found = tx.commit()
+    assert (found.level, found.outcome) == (Level.ORDERED, "committed") and found.position
 
 
 def test_it_ends_with_its_node_and_the_client_says_so(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -350,9 +349,7 @@ class Client(LogClient, Commits[Rows, Columns]):
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all commits in the background are settled; see `BackgroundCommits.flush`."""
-        end = None if timeout is None else time.monotonic() + timeout
-        for one in list(self._backgrounds):
-            one.flush(None if end is None else max(0.0, end - time.monotonic()))
+        self._end_with(BackgroundCommits.flush, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Close the connections, after what was committed in the background is settled.
@@ -363,12 +360,25 @@ class Client(LogClient, Commits[Rows, Columns]):
         Raises:
             TxLogError: The first failure of a commit in the background that nobody took.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        with ExitStack() as closing:
-            closing.callback(super().close)
-            for one in self._backgrounds:
-                left = None if end is None else max(0.0, end - time.monotonic())
-                closing.callback(one.close, left)
+        try:
+            self._end_with(BackgroundCommits.close, timeout)
+        finally:
+            super().close()
+
+    def _end_with(
+        self, wait: Callable[[BackgroundCommits, float | None], None], timeout: float | None
+    ) -> None:
+        """Let all senders end what they have, also after a failure; raise the first one."""
+        end, failures = None if timeout is None else time.monotonic() + timeout, list[TxLogError]()
+        for one in list(self._backgrounds):
+            try:
+                wait(one, None if end is None else max(0.0, end - time.monotonic()))
+            except TxLogError as error:
+                failures.append(error)
+        if failures:
+            for other in failures[1:]:
+                failures[0].add_note(f"A commit in the background failed, too: {other}")
+            raise failures[0]
 
     def begin(self, level: str) -> Transaction:
         """Begin a transaction with a level, and nothing else."""

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: First and last minor release of each: `make test`, `make test-spark41` and `make release`.
-TESTED = {"Python": ((3, 11), (3, 13)), "Spark": ((4, 1), (4, 2)), "Delta": ((4, 4), (4, 4))}
+TESTED = {
+    "Python": ((3, 11), (3, 13)),
+    "Python with Spark": ((3, 11), (3, 12)),
+    "Spark": ((4, 1), (4, 2)),
+    "Delta": ((4, 4), (4, 4)),
+}
 
 _log = logging.getLogger("sparktxlog")
 #: What this process was warned of; a session or a node that begins again says it no second time.
@@ -41,9 +46,10 @@ def untested(found: Iterable[tuple[str, str]]) -> str:
     return f"not tested with sparktxlog: {', '.join(named)}; docs/stability.md says what was"
 
 
-def python_release() -> tuple[str, str]:
+def python_release(*, with_spark: bool = False) -> tuple[str, str]:
     """Return the release of this interpreter for `untested`."""
-    return "Python", ".".join(map(str, sys.version_info[:3]))
+    name = "Python with Spark" if with_spark else "Python"
+    return name, ".".join(map(str, sys.version_info[:3]))
 
 
 def warn_of_untested(spark: SparkSession | None = None) -> None:
@@ -52,7 +58,7 @@ def warn_of_untested(spark: SparkSession | None = None) -> None:
     Args:
         spark: The session that begins; None = work without Spark.
     """
-    found = [python_release()]
+    found = [python_release(with_spark=spark is not None)]
     if spark is not None:
         from sparktxlog.worker.apply.worker_session import delta_release  # a node needs none of it
 

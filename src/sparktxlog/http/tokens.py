@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sparktxlog.files.durability import write_at_once
 
@@ -79,4 +79,5 @@ def _name(url: str) -> str:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with contextlib.suppress(ValueError):
         host = "localhost" if ip_address(host).is_loopback else host
-    return f"{host.replace(':', '-').replace('/', '-')}_{port}"
+    # Nodes after one reverse proxy differ by their paths.
+    return f"{host.replace(':', '-').replace('/', '-')}_{port}{quote(parts.path.rstrip('/'), '')}"

@@ -51,6 +51,18 @@ def test_a_process_says_it_once(
     assert "Python 3.15.0" in caplog.text and "Spark" not in caplog.text
 
 
+def test_a_python_that_was_tested_without_spark_only_is_named_to_a_session(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = type("SparkSession", (SimpleNamespace,), {"__module__": "pyspark.sql.connect.session"})
+    session: Any = kind(version="4.2.0")
+    monkeypatch.setattr(sys, "version_info", (3, 13, 1, "final", 0))
+    warn_of_untested()
+    assert caplog.text == ""
+    warn_of_untested(session)
+    assert "Python with Spark 3.13.1 (tested: 3.11 to 3.12)" in caplog.text
+
+
 def test_nothing_is_said_of_this_python(caplog: pytest.LogCaptureFixture) -> None:
     warn_of_untested()
     assert caplog.text == ""

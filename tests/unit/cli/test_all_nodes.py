@@ -111,7 +111,8 @@ def test_states_pauses_and_audits_of_all_nodes_are_one_line_each(
     ((_, changes),) = CannedCluster.sent
     left = datetime.fromisoformat(changes["maintenance-until"]) - datetime.now(UTC)
     assert changes["paused"] and 29 < left.total_seconds() / 60 <= 30
-    assert invoke(monkeypatch, "maintenance", "begin", "--for", "soon") == 2
+    for wrong in ("soon", "²h", "99999999999d"):
+        assert invoke(monkeypatch, "maintenance", "begin", "--for", wrong) == 2
     assert invoke(monkeypatch, "maintenance", "end", "--all") == 0
     assert CannedCluster.sent[1][1] == {"maintenance-until": None, "paused": None}
     capsys.readouterr()

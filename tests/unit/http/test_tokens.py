@@ -59,6 +59,16 @@ def test_a_note_is_found_by_every_name_of_this_machine_and_by_no_other(token_fil
     assert local_token("http://127.0.0.1:7070") is None
 
 
+def test_nodes_after_one_proxy_have_a_token_each(token_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.token"
+    other.write_text("of B")
+    note_token(["https://gate.example/site-a"], token_file)
+    note_token(["https://gate.example/site-b"], other)
+    assert local_token("https://gate.example/site-a/") == NOTED
+    assert local_token("https://gate.example:443/site-b") == "of B"
+    assert local_token("https://gate.example") is None
+
+
 def test_every_client_shows_it_unless_another_one_is_named(
     token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

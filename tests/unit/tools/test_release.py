@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from pathlib import Path
 
 import pytest
 from tests.architecture.source_tree import ROOT
@@ -45,16 +47,34 @@ def test_all_that_is_released_has_one_version() -> None:
     assert release.check_versions() == sparktxlog.__version__
 
 
-def test_a_chart_of_another_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("file", "said"), [("Chart.yaml", "version: 0.1.0"), ("dbt_project.yml", 'version: "0.1.0"')]
+)
+def test_another_version_is_found_and_the_other_checks_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    file: str,
+    said: str,
+) -> None:
     original = type(ROOT).read_text
 
     def read(path: object, *args: object, **named: object) -> str:
         text = original(path, *args, **named)  # type: ignore[arg-type]
-        return text.replace("version: 0.1.0", "version: 0.0.9") if "Chart" in str(path) else text
+        return text.replace(said, said.replace("0.1.0", "0.0.9")) if file in str(path) else text
+
+    def broken(*_: object) -> tuple[Path, Path]:
+        raise RuntimeError("no build")
 
     monkeypatch.setattr(type(ROOT), "read_text", read)
-    with pytest.raises(ValueError, match=r"others say \['0.0.9'"):
-        release.check_versions()
+    monkeypatch.setattr(release, "_run", lambda *_, **__: "")  # no changes in the tree
+    monkeypatch.setattr(release, "build", broken)
+    monkeypatch.setattr(release, "check_chart", lambda _, version: f"chart {version}")
+    assert release.main(["--only-build", "--out", str(tmp_path)]) == 1
+    table = capsys.readouterr().out
+    assert re.search(r"one version \| FAILED \|.* others say \['0.0.9'", table)
+    assert "| wheel and source | FAILED | no build |" in table
+    assert f"| chart | good | chart {sparktxlog.__version__} |" in table
 
 
 def test_the_report_tells_failed_from_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
@@ -41,6 +42,7 @@ from sparktxlog.errors import (
     BusyError,
     CommitRejectedError,
     CommitStateUnknownError,
+    DuplicateTransactionError,
     ForbiddenError,
     LocalProtocolError,
     SessionRolledBackError,
@@ -74,8 +76,14 @@ class SubmittedTransaction(Protocol):
     def hand_over(self) -> TransactionRequest | None:
         """Return it as it is submitted, None = it does nothing; it takes nothing more."""
 
+    def give_back(self) -> None:
+        """Note that it was not submitted after all; it may be once more."""
+
     def travels_in_runs(self, level: str) -> bool:
         """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
+
+    def join(self, session: Session) -> None:
+        """Make it one of a session, unless it is of one already, or can be of none."""
 
     def delete_where(self, table: str, predicate: str) -> None:
         """Remove the rows for which a predicate is true."""
@@ -128,27 +136,24 @@ class _Item:
         """Return the tables whose rows it carries."""
         return {table for table, _, _ in self.blocks()}
 
-    def remake(self, definition: TableDefinition, stale: StaleSchemaError) -> None:
-        """Make its rows for a table as it is now.
-
-        Args:
-            stale: Raised if they are made for that already.
+    def remake(self, definition: TableDefinition) -> bool:
+        """Make its rows for a table as it is now; False: they are made for that already.
 
         Raises:
             CommitRejectedError: They do not fit (definite).
         """
-        if self.prepared is None or definition.name not in self.tables():
-            return
+        if self.prepared is None:
+            return False
         made, version = list(self.prepared.operations), definition.schema_version
+        is_other = False
         for place, one in enumerate(made):
-            if one.table != definition.name:
-                continue
-            if one.schema_version == version:
-                raise stale
-            rows = align_rows(definition, one.kind, table_of([one.rows]))
-            check_rows(definition, one.kind, rows)
-            made[place] = replace(one, rows=rows, schema_version=version)
+            if one.table == definition.name and one.schema_version != version:
+                rows = align_rows(definition, one.kind, table_of([one.rows]))
+                check_rows(definition, one.kind, rows)
+                made[place] = replace(one, rows=rows, schema_version=version)
+                is_other = True
         self.prepared = replace(self.prepared, operations=tuple(made))
+        return is_other
 
 
 class _Run:
@@ -295,6 +300,7 @@ class BackgroundCommits:
 
         One of rows only, without conditions and at the level of this sender, travels with others in
         a run.  Any other one is sent in its turn as its `commit` does, in a request of its own.
+        After an error it is as before.
 
         Raises:
             CommitRejectedError: It is wrong, as far as that can be seen here; `BusyError`: for
@@ -305,6 +311,15 @@ class BackgroundCommits:
             TransportError: No node answered what its table is; nothing was sent (definite).
         """
         request = transaction.hand_over()
+        try:
+            return self._in_turn(transaction, request)
+        except TxLogError:
+            transaction.give_back()
+            raise
+
+    def _in_turn(
+        self, transaction: SubmittedTransaction, request: TransactionRequest | None
+    ) -> PendingCommit:
         transaction_id, prepared = transaction.id_bytes, None
         if request is not None and transaction.travels_in_runs(self._level):
             prepared = self._prepared(transaction_id, request)
@@ -314,10 +329,15 @@ class BackgroundCommits:
             return self._of_nothing(pending)
         if prepared is None or not all(one.rows is not None for one in prepared.operations):
             size = len(encode_request(request))
-            self._put(_Item(pending, size, None, transaction.commit))
+            self._put(_Item(pending, size, None, partial(self._alone, transaction)))
         else:
             self._put(_item(pending, prepared, self._tables))
         return pending
+
+    def _alone(self, transaction: SubmittedTransaction) -> Receipt:
+        """Commit a transaction in its turn; so it is ordered after what is only accepted before."""
+        transaction.join(self._session)
+        return transaction.commit()
 
     def _prepared(self, transaction_id: bytes, request: TransactionRequest) -> PreparedTransaction:
         """Check a transaction of rows against its tables, as a node does."""
@@ -350,12 +370,22 @@ class BackgroundCommits:
                     "status`.",
                     limit_bytes=self._limit_bytes,
                 )
+            if not self._sending:
+                self._start()
             self._waiting.append(item)
             self._memory_bytes += item.memory_bytes
             self._called += 1
-            if not self._sending:
-                self._sending = True
-                self._pool.submit(self._send_all)
+
+    def _start(self) -> None:
+        """Let the thread send; it waits for the lock before it ends."""
+        try:
+            self._pool.submit(self._send_all)
+        except RuntimeError as error:
+            raise LocalProtocolError(
+                f"nothing is sent in the background any more: {error}",
+                hint="This one was not taken on.  Commit it with the client, without background().",
+            ) from error
+        self._sending = True
 
     def _has_room(self, item: _Item) -> bool:
         """Whether an item fits; a single one always does."""
@@ -452,15 +482,44 @@ class BackgroundCommits:
             items[0].pending.call_back()
             return
         found = replace(receipt, ids=(items[0].pending.id,))
+        others = {one.index: self._other(items, found, one) for one in receipt.rejections}
         with self.changed:
+            # Once each: whoever asks sees the first outcome, without the lock.
             for index, item in enumerate(items):
-                item.pending.settle(found, index)
-            for one in receipt.rejections:
-                pending = items[one.index].pending
-                self._note_failure(pending, _rejection(pending, found, one))
+                other = others.get(index)
+                if other is None:
+                    item.pending.settle(found, index)
+                elif isinstance(other, Receipt):
+                    item.pending.settle(other)
+                else:
+                    self._note_failure(item.pending, other)
             self.changed.notify_all()
         for item in items:
             item.pending.call_back()
+
+    def _other(
+        self, items: Sequence[_Item], run: Receipt, one: ReceiptRejection
+    ) -> Receipt | TxLogError:
+        """Return what became of a transaction that was rejected at its position in a run.
+
+        A repeat of what the log has under its id is rejected there; what counts is the first one.
+        """
+        pending = items[one.index].pending
+        error = _rejection(pending, run, one)
+        if not isinstance(error, DuplicateTransactionError):
+            return error
+        level = parse_level(self._level)[0].value
+        try:
+            return self.link.known(pending.transaction_id, level, self._timeout_s) or error
+        except (CommitRejectedError, CommitStateUnknownError) as of_the_first:
+            return of_the_first
+        except TxLogError as silent:
+            return CommitStateUnknownError(
+                f"transaction {pending.id} was ordered before, and no node says what became of it: "
+                f"{silent.message}",
+                hint="Ask for its id.",
+                transaction_id=pending.id,
+            )
 
     def _refused(self, items: Sequence[_Item], error: TxLogError) -> None:
         """Fail those that an error concerns, and send the others."""
@@ -481,7 +540,7 @@ class BackgroundCommits:
 
     def _send_for_newest(self, items: Sequence[_Item], error: StaleSchemaError) -> None:
         """Send items once more, those of a table that changed as rows of what it is now."""
-        name = error.fields["table"]
+        name, is_other = error.fields["table"], False
         try:
             definition = self._client.table(name)
         except TxLogError as missing:
@@ -489,9 +548,12 @@ class BackgroundCommits:
         else:
             for item in items:
                 try:
-                    item.remake(definition, error)
+                    is_other = item.remake(definition) or is_other
                 except CommitRejectedError as wrong:
                     self._fail([item], wrong)
+                    is_other = True
+            if not is_other:  # the node that refused them knows another table than this one
+                self._fail([item for item in items if name in item.tables()], error)
         self._send([item for item in items if not item.pending.done()])
 
     def _fail(self, items: Sequence[_Item], error: Exception) -> None:

@@ -35,7 +35,12 @@ from sparktxlog.codec.submits.requests import (
     microseconds,
     parse_level,
 )
-from sparktxlog.codec.submits.validation import align_rows, check_rows, row_schema
+from sparktxlog.codec.submits.validation import (
+    align_rows,
+    check_made_for,
+    check_rows,
+    row_schema,
+)
 from sparktxlog.errors import (
     BusyError,
     CommitStateUnknownError,
@@ -52,7 +57,7 @@ from sparktxlog.http.upload_link import UploadLink
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.model.transactions.receipt import Receipt
+from sparktxlog.model.transactions.receipt import LEVEL_RANK, Receipt
 
 _PATH = "/v1/open-transactions"
 #: Bytes of rows that travel with their request; more are staged.
@@ -162,6 +167,8 @@ class HeldTransaction(RequestTransaction):
         """Send rows as files, and then the operation that names them."""
         created = self._created.get(table.lower())
         definition = created or self._table(table)
+        if created is None:
+            check_made_for(definition, self._schemas.get(definition.name.lower()))
         schema = row_schema(definition, kind)
         if isinstance(given, list):
             given = rows_to_arrow(definition.name, given, schema)
@@ -336,7 +343,17 @@ class HeldTransaction(RequestTransaction):
                 continue
             if found.position is not None:
                 self._link.after(found.position)
-            return committed(found)
+            return self._at_level(committed(found), end)
+
+    def _at_level(self, found: Receipt, end: float) -> Receipt:
+        """Return a receipt once it has the level; of an earlier attempt a node says what it is."""
+        wanted = parse_level(self._level)[0]
+        if found.late or found.level is None or found.prepared_at is not None:
+            return found
+        if LEVEL_RANK[found.level] >= LEVEL_RANK[wanted]:
+            return found
+        left_s = max(0.0, end - time.monotonic())
+        return committed(self._link.wait(self.id, wanted.value, left_s))
 
     def _answer(self, node: Http, left_s: float) -> Receipt:
         after = max(self._link.position, self._read_position or 0)

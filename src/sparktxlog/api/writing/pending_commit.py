@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.codec.submits.requests import parse_level
-from sparktxlog.errors import CommitStateUnknownError
+from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 
@@ -72,11 +72,12 @@ class PendingCommit:
 
         Raises:
             CommitRejectedError: It takes no effect; the class says why (definite).
+            InvalidRequestError: No such level, or one of several sites (definite).
             CommitStateUnknownError: Not there in time (then `done()` is false), or nobody knows
                 what became of it; field `transaction_id` (not definite).
             TransportError: No node answered; its `definite` says whether anything was sent.
         """
-        rank = 0 if level is None else LEVEL_RANK[parse_level(level)[0]]
+        rank = 0 if level is None else _rank(level)
         begin = time.monotonic()
         failure = self.exception(timeout)
         if failure is not None:
@@ -154,7 +155,7 @@ class PendingCommit:
     def _call(self, call: Callable[[PendingCommit], object]) -> None:
         try:
             call(self)
-        except Exception:  # noqa: BLE001 - the sender goes on
+        except (Exception, SystemExit):  # noqa: BLE001 - the sender goes on
             _log.exception("a callback of transaction %s failed", self.id)
 
     def receipt_in(self, run: Receipt, index: int) -> Receipt:
@@ -172,3 +173,15 @@ class PendingCommit:
             ids=(),
             rows=self._rows,
         )
+
+
+def _rank(level: str) -> int:
+    wanted, sites = parse_level(level)
+    if sites != 1:
+        raise InvalidRequestError(
+            f"level {level!r} cannot be waited for later",
+            hint=f"Begin with it: client.background(level={level!r}).",
+            field="level",
+            value=level,
+        )
+    return LEVEL_RANK[wanted]

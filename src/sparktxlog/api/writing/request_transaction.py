@@ -257,6 +257,15 @@ class Transaction(RequestTransaction):
         self._posted = True
         return self._request()
 
+    def give_back(self) -> None:
+        """Note that it was not submitted after all; it may be once more."""
+        self._posted = False
+
+    def join(self, session: Session) -> None:
+        """Make it one of a session, unless it is of one already, or can be of none (P35)."""
+        if self._session.name is None and not self._participants:
+            self._session = session
+
     def travels_in_runs(self, level: str) -> bool:
         """Whether it is nothing but rows, and asks for nothing that a run of others has not."""
         is_plain = not (self._is_sync or self._participants or self._first_wins)

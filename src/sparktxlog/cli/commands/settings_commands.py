@@ -175,7 +175,7 @@ def maintenance_begin(
     It ends by itself; a pause does not.
     """
     number, unit = lasts[:-1], lasts[-1:]
-    if not number.isdigit() or unit not in _HOURS:
+    if not number.isdecimal() or len(number) > 5 or unit not in _HOURS:
         raise typer.BadParameter(f"{lasts!r} is no time such as 30m, 2h or 1d", param_hint="--for")
     until = datetime.now(UTC) + timedelta(hours=int(number) * _HOURS[unit])
     changes = {"maintenance-until": until.strftime("%Y-%m-%dT%H:%M:%SZ")}

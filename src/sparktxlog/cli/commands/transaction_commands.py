@@ -132,7 +132,7 @@ def why(
 def _position_of(text: str) -> int | None:
     """Return a position, which people may write with commas; None = it is an id."""
     digits = text.replace(",", "")
-    if not digits.isdigit() or len(digits) > 18:
+    if not digits.isdecimal() or len(digits) > 18:
         return None
     if int(digits) == 0:
         raise InvalidRequestError("0 is no position", hint="The first transaction has position 1.")

@@ -66,7 +66,8 @@ def check_python() -> Finding:
                 + (f"Python {'.'.join(said.split())}" if said[:1].isdigit() else f"none: {said}"),
                 f"Unset PYSPARK_PYTHON, or set it to {sys.executable}.",
             )
-    if line := untested([python_release()]):
+    with_spark = _installed("pyspark") is not None
+    if line := untested([python_release(with_spark=with_spark)]):
         return warning("python", line, "Use a Python that was tested, or try yours first.")
     return good("python", f"Python {shown}, {sys.executable}")
 

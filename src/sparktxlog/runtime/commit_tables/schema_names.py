@@ -7,6 +7,7 @@ is what its creator said of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
@@ -53,6 +54,8 @@ class SchemaNames:
         )
         self._executor = executor
         self._names = names
+        #: Held from a look at what is there until its change is durable.
+        self._turn = asyncio.Lock()
 
     def all(self) -> list[str]:
         """Return the names, ascending; two never differ in case only."""
@@ -120,8 +123,6 @@ class SchemaNames:
             SchemaTakenError: There is one (definite).
         """
         check_name_part(check_new_name(schema))
-        if schema.lower() in (name.lower() for name in self.all()):
-            raise SchemaTakenError(f"schema {schema!r} exists", value=schema)
         texts = (comment, *properties, *properties.values())
         if (length := sum(map(len, texts))) > MAX_TEXT:
             raise InvalidRequestError(
@@ -131,7 +132,10 @@ class SchemaNames:
                 value=length,
             )
         made = CreatedSchema(schema, comment, properties)
-        await self._keep([*self._created, made])
+        async with self._turn:
+            if schema.lower() in (name.lower() for name in self.all()):
+                raise SchemaTakenError(f"schema {schema!r} exists", value=schema)
+            await self._keep([*self._created, made])
         return made
 
     async def drop(self, schema: str) -> None:
@@ -140,14 +144,16 @@ class SchemaNames:
         Raises:
             UnknownSchemaError, SchemaInUseError: Nothing happened (definite).
         """
-        name, held = self.check_droppable(schema), self.tables(schema)
-        if held:
-            raise SchemaInUseError(
-                f"schema {name!r} holds {len(held)} tables",
-                hint="Drop its tables first, or all at once: DROP SCHEMA … CASCADE, force=true.",
-                value=name,
-            )
-        await self._keep([one for one in self._created if one.name != name])
+        async with self._turn:
+            name, held = self.check_droppable(schema), self.tables(schema)
+            if held:
+                raise SchemaInUseError(
+                    f"schema {name!r} holds {len(held)} tables",
+                    hint="Drop its tables first, or all at once: "
+                    "DROP SCHEMA … CASCADE, force=true.",
+                    value=name,
+                )
+            await self._keep([one for one in self._created if one.name != name])
 
     def check_droppable(self, schema: str) -> str:
         """Return the name of a schema as it was created, unless it always exists.

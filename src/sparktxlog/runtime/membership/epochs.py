@@ -461,9 +461,12 @@ def has_moved(config: NodeConfig, seats: Iterable[Seat]) -> bool:
 
 
 def elsewhere(urls: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses whose host and port are none of the known ones, whatever the scheme."""
-    places = {urlsplit(url).netloc for url in known}
-    return tuple(url for url in urls if urlsplit(url).netloc not in places)
+    """Return the addresses whose host, port and path none of the known ones has.
+
+    The scheme does not count: a node that begins to speak TLS stays where it is.
+    """
+    places = {urlsplit(url)[1:3] for url in known}
+    return tuple(url for url in urls if urlsplit(url)[1:3] not in places)
 
 
 def _moved_places(config: NodeConfig, view: View, used: Mapping[str, str]) -> list[str]:

@@ -208,8 +208,8 @@ class DashboardRoutes(RouteHandlers):
 
     def search_dashboard(self, q: str) -> Response:
         text = q.strip()
-        if text.replace(",", "").isdigit():
-            where = f"queue?after={max(0, int(text.replace(',', '')) - 1)}"
+        if _is_position(digits := text.replace(",", "")):
+            where = f"queue?after={max(0, int(digits) - 1)}"
         else:
             is_id = _ID.fullmatch(text)
             where = f"{'transactions' if is_id else 'tables'}/{quote(text, safe='')}"
@@ -277,11 +277,18 @@ class _Stream(StreamingResponse):
 def _position(text: str) -> int | None:
     if not text:
         return None
-    if not text.isdigit() or len(text) > 18:
+    if not _is_position(text):
         raise InvalidRequestError(
-            f"after={text[:40]} is no position", hint="A position is a whole number.", field="after"
+            f"after={text[:40]} is no position",
+            hint="A position is a whole number.",
+            field="after",
+            value=text[:40],
         )
     return int(text)
+
+
+def _is_position(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 18
 
 
 def _number(value: float | None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid as uuids
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -141,29 +142,41 @@ class CatalogRoutes(RouteHandlers):
                 f"force is {force[:40]!r}, expected true or false", field="force", value=force[:40]
             )
         if force is not None and force.lower() == "true":
-            await self._empty(name)
-        await self._catalog.schemas.drop(name)
+            await self._drop_whole(name)
+        else:
+            await self._catalog.schemas.drop(name)
         return DroppedAnswer()
 
-    async def _empty(self, schema: str) -> None:
-        """Drop the commit tables of a schema one by one, or none if it holds a row table."""
-        names = self._catalog.schemas.tables(schema)
+    async def _drop_whole(self, schema: str) -> None:
+        """Drop the commit tables of a schema one by one and then itself, or nothing.
+
+        Raises:
+            RowTableError: It holds a row table (definite).
+            CommitStateUnknownError: Some of it was dropped (not definite).
+        """
+        names, dropped, left = self._catalog.schemas.tables(schema), 0, ""
         for name in names:
             self._rows.refuse_change(schema, name)
-        for dropped, name in enumerate(names):
-            try:
-                await self._catalog.drop(schema, name)
-            except (UnknownTableError, UnknownSchemaError):
-                continue  # somebody else dropped it
-            except TxLogError as error:
-                if not dropped:
-                    raise
-                raise CommitStateUnknownError(
-                    f"{dropped} of {len(names)} tables of schema {schema!r} are dropped, "
-                    f"'{schema}.{name}' is not: {error.message}",
-                    hint="Ask again: what is left is dropped then.",
-                    value=schema,
-                ) from error
+        try:
+            for name in names:
+                left = f"'{schema}.{name}'"
+                with suppress(UnknownTableError, UnknownSchemaError):  # somebody else dropped it
+                    await self._catalog.drop(schema, name)
+                    dropped += 1
+            left = "the schema"
+            await self._catalog.schemas.drop(schema)
+        except UnknownSchemaError:
+            if not names:  # else it was known by its tables only, or somebody else dropped it
+                raise
+        except TxLogError as error:
+            if not dropped:
+                raise
+            raise CommitStateUnknownError(
+                f"{dropped} of {len(names)} tables of schema {schema!r} are dropped, {left} is "
+                f"not: {error.message}",
+                hint="Ask again: what is left is dropped then.",
+                value=schema,
+            ) from error
 
     # -- tables ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from pyarrow.dataset import dataset
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import InvalidRequestError, StorageError, TransportError, TxLogError
+from sparktxlog.http.tokens import client_token
 from sparktxlog.model.replicas import MAIN, holds, name_of, replica_id, site_of
 from sparktxlog.model.status_words import replica_of
 from sparktxlog.worker.replica.source import HttpLogSource
@@ -113,7 +114,8 @@ def read_histories(
             history.absent = "its URL is not known here"
             continue
         try:
-            with closing(HttpLogSource(urls[site], source.token)) as other:
+            # Not `source.token`: that may be what only the node of this site noted on this machine.
+            with closing(HttpLogSource(urls[site], client_token())) as other:
                 _ask(other, history)
         except TxLogError as error:
             history.absent = str(error)

@@ -24,7 +24,7 @@ from sparktxlog.protocol.messages.posts import MergeBase
 from sparktxlog.protocol.messages.recovery import MasterConfig, RecoveredState
 from sparktxlog.protocol.messages.view import Ballot, Phase, Seat, View
 from sparktxlog.runtime.commit.receipts import Receipts
-from sparktxlog.runtime.membership.epochs import Epochs, differences, moved_since
+from sparktxlog.runtime.membership.epochs import Epochs, differences, elsewhere, moved_since
 
 SEATS = tuple(Seat(node_id=NodeId(name), witness=name == "W") for name in "ABW")
 
@@ -231,3 +231,11 @@ def test_a_copy_of_a_log_that_decided_nothing_is_told() -> None:
     assert moved_since(config, view, {"A": moved, "B": moved})
     decided = replace(view, roster=tuple(replace(seat, url=own) for seat in view.roster))
     assert not moved_since(config, decided, {"A": moved, "B": moved})
+
+
+def test_an_address_with_another_path_is_another_place() -> None:
+    """A copy of a cluster after the same proxy must not speak with the original."""
+    decided = ["https://gate.example/site-b", "http://10.0.0.2:7070"]
+    assert elsewhere(["http://gate.example/site-b", "https://10.0.0.2:7070"], decided) == ()
+    moved = ("https://gate.example/copy-b", "http://10.0.0.2:7070/b", "http://10.0.0.3:7070")
+    assert elsewhere(moved, decided) == moved

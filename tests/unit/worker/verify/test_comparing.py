@@ -20,6 +20,7 @@ from sparktxlog.api.jobs.job import JobContext
 from sparktxlog.api.jobs.upkeep import verify
 from sparktxlog.cli.common_options import ExitCode
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.http.tokens import note_token
 from sparktxlog.storage.log_tables.log_schemas import SIGNATURES
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.comparing import (
@@ -53,6 +54,8 @@ class CannedNode:
 
     def __init__(self, name: str, positions: list[int], wrong_from: int = 1 << 40) -> None:
         self.name = name
+        #: What clients showed.
+        self.shown = set[str | None]()
         self.states = states_of(name, positions, wrong_from)
         self.documents: dict[str, Any] = {
             "/v1/info": {"node_id": name, "log_root": ""},
@@ -66,6 +69,7 @@ class CannedNode:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                node.shown.add(self.headers["Authorization"])
                 content = json.dumps(node.answer(self.path)).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(content)))
@@ -115,6 +119,23 @@ def nodes() -> Iterator[dict[str, CannedNode]]:
 def compare(nodes: dict[str, CannedNode], **options: Any) -> SiteComparison:
     with closing(HttpLogSource(nodes["A"].url)) as source:
         return compare_sites(source, **options)
+
+
+def test_each_site_of_this_machine_gets_the_token_that_its_own_node_noted(
+    nodes: dict[str, CannedNode], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    for name in ("SPARKTXLOG_CLIENT_TOKEN", "SPARKTXLOG_ADMIN_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for site in "AB":
+        (tmp_path / site).write_text(f"token-of-{site}")
+        note_token([nodes[site].url], tmp_path / site)
+    compare(nodes)
+    shown = {site: node.shown for site, node in nodes.items()}
+    assert shown == {"A": {"Bearer token-of-A"}, "B": {"Bearer token-of-B"}, "C": {None}}
+    monkeypatch.setenv("SPARKTXLOG_ADMIN_TOKEN", "of-all")
+    compare(nodes)
+    assert "Bearer of-all" in nodes["C"].shown
 
 
 def test_the_first_difference_of_each_pair_is_found(nodes: dict[str, CannedNode]) -> None:

@@ -13,7 +13,8 @@ document.addEventListener("submit", async (event) => {
     const answer = await fetch(form.dataset.path, how);
     if (answer.ok) return location.reload();
     const problem = await answer.json();
-    said.textContent = `Refused, and nothing was done: ${problem.detail}. ${problem.hint || ""}`;
+    const what = problem.definite ? "Refused, and nothing was done" : "Look whether it was done";
+    said.textContent = `${what}: ${problem.detail}. ${problem.hint || ""}`;
   } catch (error) {
     said.textContent = `No answer: ${error}. Look whether it was done.`;
   }
