@@ -89,7 +89,7 @@ def _delays() -> list[Goal]:
     ]
 
 
-#: In the order of docs/verification/benchmarks.md; rows without a limit are the same quantity beside other peers.
+#: In the order of the page; rows without a limit are the same quantity beside other peers.
 GOALS = (
     _of("CPU for 1,000 in batches, three nodes and client, ms", _CPU, _KAFKA, at_most=0.9),
     *(

@@ -117,7 +117,8 @@ def test_plan_and_signatures_follow_the_reports(own: NodeProcess) -> None:
     found = ask(own, "GET", "/v1/signatures")[1]
     assert found["node_id"] == "A"
     (line,) = found["replicas"]
-    assert line == {"worker_id": "w", "name": "main", "position": 2, "verdict": "IN_SYNC"}
+    expected = {"worker_id": "w", "name": "main", "only": [], "position": 2, "verdict": "IN_SYNC"}
+    assert line == expected
     (entry,) = found["signatures"]
     assert (entry["position"], entry["chain_hash"]) == (2, own.status()["chain_hash"])
     assert entry["tables"]["t"] == TableSignature(rows=2).to_text()

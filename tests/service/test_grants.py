@@ -114,6 +114,10 @@ def writes(
             ARROW,
         ),
         f"POST {API}/schemas": (f"{API}/schemas", {"name": f"{schema}2", "catalog_name": "tx"}),
+        f"POST {API}/temporary-table-credentials": (
+            f"{API}/temporary-table-credentials",
+            {"table_id": table.table_id, "operation": "READ_WRITE"},
+        ),
         f"DELETE {API}/schemas/{{full_name}}": (f"{API}/schemas/tx.{schema}", None),
         f"DELETE {API}/tables/{{full_name}}": (f"{API}/tables/tx.{schema}.x", None),
         f"POST {SCHEMA}/staging-tables": (
