@@ -6,7 +6,7 @@ is missing says nothing, and never that all is well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -383,12 +383,13 @@ def furthest_lines(status: _Facts) -> dict[str, _Facts]:
     It is that of its furthest replica with all tables; if each has a set of tables, of the least
     one.
     """
-    found: dict[str, _Facts] = {}
-    for site, lines in site_lines(status).items():
-        by_position = sorted(lines, key=lambda one: int(one.get("position") or 0))
-        whole = [line for line in by_position if not line.get("only")]
-        found[site] = whole[-1] if whole else by_position[0] if by_position else {}
-    return found
+    return {site: _furthest(lines) for site, lines in site_lines(status).items()}
+
+
+def _furthest(lines: Sequence[_Facts]) -> _Facts:
+    by_position = sorted(lines, key=lambda one: int(one.get("position") or 0))
+    whole = [line for line in by_position if not line.get("only")]
+    return whole[-1] if whole else by_position[0] if by_position else {}
 
 
 def judge_sites(status: _Facts) -> dict[str, Judgement]:
@@ -398,7 +399,7 @@ def judge_sites(status: _Facts) -> dict[str, Judgement]:
     """
     found: dict[str, Judgement] = {}
     for site, lines in site_lines(status).items():
-        furthest = furthest_lines({**status, "replicas": lines})[site]
+        furthest = _furthest(lines)
         others = [line for line in lines if line is not furthest]
         judged = [_judge_site(status, site, line) for line in (furthest, *others)]
         found[site] = max(judged, key=lambda one: (_STATES.index(one.state), _rank(one.severity)))
