@@ -14,18 +14,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.part import PartOfStore
-from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created
 from sparktxlog.model.buckets import bucket_url, whole_bucket
-from sparktxlog.storage.lock import LOCK_NAME
 from sparktxlog.worker.backup.image import Image, ImageFile, manifest_of
 from sparktxlog.worker.backup.image_store import (
     IMAGE_NAME,
@@ -39,7 +35,7 @@ from sparktxlog.worker.backup.originals import (
     VersionGoneError,
     digests_of,
 )
-from sparktxlog.worker.lakes.lake_lease import LakeLease
+from sparktxlog.worker.lakes.lake_lease import place_locked
 from sparktxlog.worker.lakes.lake_places import bucket_at, lock_store_at
 
 _IMAGES, _CONTENTS, _SUFFIX = "images", "contents", ".json"
@@ -47,8 +43,6 @@ _IMAGES, _CONTENTS, _SUFFIX = "images", "contents", ".json"
 _CONTENT_KEY = re.compile("[0-9a-f]{64}-[0-9]+")
 #: Files that are sent, and chunks that are fetched, at the same time.
 _AT_ONCE = 8
-#: A backup waits for the proof of a bucket that is new to it.
-_PROOF: dict[str, Any] = {"racers": 4, "races": 1}
 
 
 class BucketImages(ImageStore):
@@ -100,23 +94,13 @@ class BucketImages(ImageStore):
         Raises:
             LyingStoreError: The bucket is new here, and does not keep its promises (definite).
         """
-        if self.store.find(LOCK_NAME) is None:
-            prove(self.store, **_PROOF)
-        lease = LakeLease(
-            self._lock_store,
-            LOCK_NAME,
-            secrets.token_hex(16),
-            owned="place of images",
-            owner="backup or removal",
-        )
-        lease.take()
-        try:
+        with place_locked(
+            self.store, self._lock_store, owned="place of images", owner="backup or removal"
+        ) as lease:
             contents = PartOfStore(self.store, _CONTENTS, lease.check)
             listed = (one for one in contents.list() if _CONTENT_KEY.fullmatch(one.key))
             there = {found.key: found.size_bytes for found in listed}
             yield _Writer(self, contents, PartOfStore(self.store, _IMAGES, lease.check), there)
-        finally:
-            lease.release()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ only one does.
 from __future__ import annotations
 
 import re
-import secrets
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from sparktxlog.errors import (
     CorruptLogError,
@@ -36,7 +35,6 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.part import PartOfStore
-from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, Store
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import local_path
@@ -46,7 +44,7 @@ from sparktxlog.worker.backup.image import Image, sealed, unsealed
 from sparktxlog.worker.backup.image_places import images_at
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.feed.feed_page import FeedPage, damaged_page, page_bytes, page_of
-from sparktxlog.worker.lakes.lake_lease import LakeLease
+from sparktxlog.worker.lakes.lake_lease import place_locked
 from sparktxlog.worker.lakes.lake_places import bucket_at, lock_store_at
 
 if TYPE_CHECKING:
@@ -60,8 +58,6 @@ _PAGE_NAME = re.compile(r"([0-9]{20})\.json")
 _BEFORE = (f"{_IMAGES}/", LOCK_NAME)
 #: Pages that are read at the same time.
 _AHEAD = 8
-#: A feed waits for the proof of a bucket that is new to it.
-_PROOF: dict[str, Any] = {"racers": 4, "races": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,20 +238,9 @@ class FeedStore:
                 lock.release()
             return
         store = cast("BucketStore", self.store)
-        if store.find(LOCK_NAME) is None:
-            prove(store, **_PROOF)
-        lease = LakeLease(
-            lock_store_at(self.url, "feed"),
-            LOCK_NAME,
-            secrets.token_hex(16),
-            owned="feed",
-            owner="process",
-        )
-        lease.take()
-        try:
+        lock_store = lock_store_at(self.url, "feed")
+        with place_locked(store, lock_store, owned="feed", owner="process") as lease:
             yield FeedWriter(self, lease.check)
-        finally:
-            lease.release()
 
 
 class FeedWriter:

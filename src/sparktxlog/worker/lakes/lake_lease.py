@@ -17,9 +17,10 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,7 +31,9 @@ from sparktxlog.errors import (
     StorageError,
     StoreUnavailableError,
 )
+from sparktxlog.files.stores.proof import prove
 from sparktxlog.files.stores.store import Created, clock_of
+from sparktxlog.storage.lock import LOCK_NAME
 
 if TYPE_CHECKING:
     from sparktxlog.files.stores.bucket import BucketStore
@@ -43,6 +46,8 @@ EXPIRY_S = 60.0
 MARGIN_S = 25.0
 #: Seconds between exchanges.
 RENEW_S = 10.0
+#: Who takes the lock of a place waits for the proof of a bucket that is new to it.
+_PROOF: dict[str, Any] = {"racers": 4, "races": 1}
 #: Attempts to take a lock that others take at the same moment.
 _ATTEMPTS = 5
 
@@ -266,3 +271,28 @@ class LakeLease:
                 hint=f"If no {self._owner} runs, remove the object.",
                 path=url,
             ) from error
+
+
+@contextmanager
+def place_locked(
+    store: BucketStore, lock_store: BucketStore, *, owned: str, owner: str
+) -> Iterator[LakeLease]:
+    """Hold the lock of a place that is no lake; a bucket that is new to it is proved before.
+
+    Args:
+        lock_store: Of the same place (`lock_store_at`).
+        owned, owner: As in `LakeLease`.
+
+    Raises:
+        LockedError: Another process has it (definite).
+        LyingStoreError: The bucket does not keep its promises (definite).
+        StorageError: As `Store`.
+    """
+    if store.find(LOCK_NAME) is None:
+        prove(store, **_PROOF)
+    lease = LakeLease(lock_store, LOCK_NAME, secrets.token_hex(16), owned=owned, owner=owner)
+    lease.take()
+    try:
+        yield lease
+    finally:
+        lease.release()
