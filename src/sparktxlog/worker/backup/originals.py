@@ -9,9 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import tempfile
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +18,7 @@ from typing import Protocol
 
 from sparktxlog.delta.log_files import TablePlace, is_in_log
 from sparktxlog.errors import ObjectMissingError, StorageError
+from sparktxlog.files.ahead import read_ahead
 from sparktxlog.files.durability import write_at_once
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Found, OpenContent, Store
@@ -320,15 +319,8 @@ class StoredTable:
 
     def read_all(self, paths: Sequence[str]) -> Iterable[bytes]:
         """As `TableFiles.read_all`."""
-        with ThreadPoolExecutor(_AT_ONCE, "images") as threads:
-            # The log of a table may be larger than the memory.
-            ahead = deque[Future[bytes]]()
-            for path in paths:
-                ahead.append(threads.submit(self._read, path))
-                if len(ahead) == _AT_ONCE:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+        # The log of a table may be larger than the memory.
+        return read_ahead(self._read, paths, at_once=_AT_ONCE, name="images")
 
     def _read(self, path: str) -> bytes:
         found = self._there.get(path)

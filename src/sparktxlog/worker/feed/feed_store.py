@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +31,7 @@ from sparktxlog.errors import (
     NotFoundError,
     ObjectMissingError,
 )
+from sparktxlog.files.ahead import read_ahead
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Store
@@ -188,8 +187,9 @@ class FeedStore:
             CorruptLogError: One is missing, damaged, or does not follow the one before it.
         """
         firsts = self.firsts()
+        wanted = firsts[max(bisect_right(firsts, after + 1) - 1, 0) :]
         before: FeedPage | None = None
-        for page in self._read_ahead(firsts[max(bisect_right(firsts, after + 1) - 1, 0) :]):
+        for page in read_ahead(self.page, wanted, at_once=_AHEAD, name="pages"):
             if page.begins_at and before is not None:
                 return  # another part
             if before is not None:
@@ -199,17 +199,6 @@ class FeedStore:
             before = page
             if page.last > after:
                 yield page
-
-    def _read_ahead(self, firsts: Sequence[int]) -> Iterator[FeedPage]:
-        """Yield pages in their order, a few ahead: a bucket answers late, and there are many."""
-        ahead = deque[Future[FeedPage]]()
-        with ThreadPoolExecutor(_AHEAD, "pages") as threads:
-            for first in firsts:
-                ahead.append(threads.submit(self.page, first))
-                if len(ahead) == _AHEAD:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
 
     def page_key(self, first: int) -> str:
         """Return the key of the page that begins at a position."""
