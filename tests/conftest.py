@@ -9,6 +9,8 @@ import pytest
 from tests.spark.jvm import environment
 from tests.support.sharing import LONGEST, FewSessions, commit_of, shuffled
 
+from sparktxlog.cli.printing import records_to_stderr
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--rewrite`: scenario files of tests/testdata get the results of this run."""
@@ -34,6 +36,8 @@ os.environ.update(environment() | os.environ)
 #: Where nodes note the files of their tokens: not where the user's own nodes do.
 _NOTES = tempfile.TemporaryDirectory(prefix="sparktxlog-tests-")
 os.environ["XDG_CONFIG_HOME"] = _NOTES.name
+# Nodes run in the processes of tests, which read the answers of commands from stdout.
+records_to_stderr()
 
 #: Markers of tests that take long, the longest first.
 _HEAVY = ("slow", "spark", "e2e")

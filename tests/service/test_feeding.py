@@ -169,7 +169,7 @@ def test_a_feed_from_a_follower_is_whole_until_its_last_run(
             a, f = nodes["A"], nodes["F"]
             await create(a)
             last = await at(a, append, 1)
-            await until(lambda: f.status()["published"] == last)
+            await until(lambda: all(one.status()["published"] == last for one in (a, f)))
             assert (await once(place, f.config.master_url)).position == last
             seen, page = place.seen(), place.last_page()
             assert seen is not None and page is not None and seen.position == last

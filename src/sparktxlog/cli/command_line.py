@@ -33,7 +33,7 @@ from sparktxlog.cli.common_options import (
 )
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
 from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
-from sparktxlog.cli.printing import print_json, print_rows
+from sparktxlog.cli.printing import print_json, print_rows, records_to_stderr
 from sparktxlog.errors import ConfigError, TxLogError, missing_extra
 from sparktxlog.http.authorities import CA_HELP, trust
 
@@ -45,6 +45,7 @@ app.add_typer(config_app, name="config")
 
 def run() -> None:
     """Run the command line; each sparktxlog error becomes one line and an exit code."""
+    records_to_stderr()
     try:
         app()
     except TxLogError as error:

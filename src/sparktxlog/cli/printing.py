@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
+import structlog
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -27,6 +28,15 @@ Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 _GAP, _NARROW = 2, 40
 #: Whether what is printed is collected for a terminal.
 _collecting: ContextVar[bool] = ContextVar("collecting", default=False)
+
+
+def records_to_stderr() -> None:
+    """Let what modules log go to stderr: stdout is for answers, `--json` above all.
+
+    A node sets its log up by its own settings after this.
+    """
+    # Looked up for each record: whoever redirects stderr gets what is logged from then on.
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
 def is_terminal() -> bool:

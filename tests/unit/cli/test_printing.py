@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 import typer
 from tests.support.command_line import invoke
 
@@ -221,3 +222,18 @@ def test_every_command_that_prints_takes_json() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     ]
     assert without == [("serve",)]
+
+
+def test_what_modules_log_is_not_in_the_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scripts read the one line of JSON on stdout, whatever was noticed on the way."""
+    structlog.reset_defaults()
+    try:
+        assert invoke(monkeypatch, "--version") == 0
+        capsys.readouterr()
+        structlog.get_logger("x").warning("the bucket did not answer")
+        said = capsys.readouterr()
+    finally:
+        printing.records_to_stderr()
+    assert not said.out and "the bucket did not answer" in said.err
