@@ -45,6 +45,7 @@ NAMES = (
     "adopting",
     "feeding",
     "spark_commits",
+    "bucket_rows",
 )
 
 
