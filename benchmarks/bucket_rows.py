@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.support.store_servers import BUCKET, packages, seaweedfs
 
@@ -33,7 +34,7 @@ def run(short: bool) -> list[Figure]:
         with seaweedfs(root / "store") as server:
             os.environ |= server.environment()
             spark = build_session("local[2]", app_name="sparktxlog-benchmarks", stores=["s3"])
-            settings = {
+            settings: dict[str, Any] = {
                 "lake-url": f"s3://{BUCKET}/rows",
                 "store-endpoint": server.endpoint,
                 "store-region": "us-east-1",
