@@ -27,6 +27,7 @@ from sparktxlog.model.values import (
     read_quorum,
     read_role,
     read_roles,
+    read_sets,
     read_switch,
     read_text,
     read_url,
@@ -236,9 +237,15 @@ class NodeConfig:
     start_timeout: float = Setting(ranged(0, 86_400), 30.0)(
         "The same for members that have not answered since this node started."
     )
-    eviction: str = Setting(one_of("auto", "manual"), "auto")(
-        "auto: the others go on without a missing member; manual: they wait for it until an "
-        "operator removes it."
+    eviction: str = Setting(one_of("auto", "unheard", "manual"), "auto")(
+        "auto: the others go on without a missing member; unheard: only without one that no other "
+        "member hears either (docs/epochs.md); manual: they wait for it until an operator removes "
+        "it. Set the same at all members."
+    )
+    eviction_guard: tuple[tuple[NodeId, ...], ...] = Setting(read_sets, ())(
+        "Sets of members, such as ['A+B', 'C+D']: nobody goes on without a missing member, except "
+        "where all of at least one set are there (docs/epochs.md). Default: none. Set the same at "
+        "all members."
     )
     check_addresses: str = Setting(one_of("all", "first", "second", "none"), "all")(
         "Which of a peer's several addresses are tried every suspect-timeout (1 to 60 s) while its "

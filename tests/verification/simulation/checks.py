@@ -56,6 +56,9 @@ if TYPE_CHECKING:
 def _by_place(one: tuple[str, TableWrites]) -> tuple[int, str]:
     return one[1].position, one[0]
 
+#: A ballot is decided so long after the promises for it, at most, microseconds.
+_BALLOT_US = 12_000_000
+
 
 class Checks:
     """Watches one world."""
@@ -90,6 +93,9 @@ class Checks:
         #: True: all is well again, so each member takes what it is given.
         self.nobody_is_refused = False
         self._trace = Trace()
+        self._guard: tuple[frozenset[str], ...] = config.guard
+        #: Node → when it did something last.
+        self._awake = dict.fromkeys(world.nodes, 0)
 
     @property
     def trace(self) -> str:
@@ -140,6 +146,7 @@ class Checks:
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
         self._trace.add(self._world.now, node.name, actions)
+        self._awake[node.name] = self._world.now
         assert node.master is not None
         entered: View | None = None  # two epochs may be entered at once
         for action in actions:
@@ -291,9 +298,23 @@ class Checks:
                 if self._world.is_whole(node, lost) and node.disk.reaches(lost):
                     violated(f"P32: {name} holds {lost}, which is void in epoch {view.epoch}")
 
+    def _check_guard(self, view: View) -> None:
+        """P40: where a member is left out, all of one set were awake a short while before."""
+        before = self.views.get(view.epoch - 1)
+        old = before.members if before else self._world.layout.masters
+        places = {seat.node_id for seat in view.roster if seat.may_be_member}
+        if not self._guard or (before and before.log_id != view.log_id):
+            return  # there is none, or an operator let one go on alone
+        asleep = {n for n, at in self._awake.items() if self._world.now - at > _BALLOT_US}
+        if asleep.intersection(places).intersection(old).difference(view.members):
+            self._world.marks.hit("left out under a guard")
+            if all(asleep & one for one in self._guard if one & places):
+                violated(f"P40: {view.members} go on in {view.epoch}, and {asleep} are away")
+
     def _note_view(self, view: View) -> None:
         self._check_flushed(view)
         self._check_void(view)
+        self._check_guard(view)
         marks, before = self._world.marks, self.views.get(view.epoch - 1)
         members = set(before.members if before else self._world.layout.masters)
         after = set(view.members)

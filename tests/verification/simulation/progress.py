@@ -125,7 +125,15 @@ class Progress:
         pairs = [(a.name, b.name) for a in nodes for b in nodes if a is not b]
         if any(not network.passes(*pair) or pair in network.slow_us for pair in pairs):
             return False
+        if nodes[0].config.keeps_heard and self._hear_more(nodes):
+            return False
         return all(self._holds(view, nodes) for view in self._views(nodes))
+
+    def _hear_more(self, nodes: tuple[SimulatedNode, ...]) -> bool:
+        """Return whether one of the nodes hears another one that is up, and is kept for it (P39)."""
+        names, network = {node.name for node in nodes}, self._world.network
+        others = [n for n in self._world.nodes.values() if n.name not in names and n.up]
+        return any(network.passes(one.name, name) for one in others for name in names)
 
     def _views(self, nodes: tuple[SimulatedNode, ...]) -> list[View]:
         """Return the newest view, where the nodes are, and what they may have decided."""
@@ -145,4 +153,6 @@ class Progress:
             return False
         seats = (view.seat(name) for name in current)
         inside = all(s is not None and (s.witness or s.node_id in view.members) for s in seats)
-        return inside and view.elects(current) and view.preserves(current)
+        guard = nodes[0].config.guard
+        whole = not guard or any(one <= current for one in guard)
+        return inside and whole and view.elects(current) and view.preserves(current)
