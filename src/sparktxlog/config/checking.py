@@ -111,6 +111,10 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     grants = _resolve_grants(read, where)
     rule = _resolve_quorum(read, values, where, peers)
     _check_guard(read, values, peers)
+    if (hook := read["fork-hook"]) and not (hook.is_file() and os.access(hook, os.X_OK)):
+        raise _wrong(
+            values["fork-hook"][1], "fork-hook", str(hook), "is no program that this user can run"
+        )
     if read["commit-table-url"] and read["reader-table-dir"]:
         raise _wrong(
             values["reader-table-dir"][1],

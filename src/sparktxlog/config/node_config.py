@@ -247,6 +247,10 @@ class NodeConfig:
         "where all of at least one set are there (docs/epochs.md). Default: none. Set the same at "
         "all members."
     )
+    fork_hook: Path | None = Setting(_path)(
+        "Program that gets both branches as JSON on its input, after this node gave way to another "
+        "log by `sparktxlog peer quarantine` (docs/sites.md); it is run until it ends with 0."
+    )
     check_addresses: str = Setting(one_of("all", "first", "second", "none"), "all")(
         "Which of a peer's several addresses are tried every suspect-timeout (1 to 60 s) while its "
         "link is at another one: all, only the first or second, or none."

@@ -43,6 +43,7 @@ from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.foundation import Foundation, lay_foundation
 from sparktxlog.runtime.history.node_history import NodeHistory
 from sparktxlog.runtime.history.wait_history import MOST, WaitHistory
+from sparktxlog.runtime.leaving_fork.branch_hook import BranchHook
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
@@ -217,6 +218,8 @@ class Node:
         self._run("watching the disk", self.membership.aside.watch())
         if base.certificate is not None:
             self._run("watching certificates", base.certificate.watch(base.supervisor))
+        if config.fork_hook is not None:
+            self._run("reconciling branches", BranchHook(base, config.fork_hook).watch())
         if not config.is_witness:
             rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
             self.waits.remember(rounds)
