@@ -32,6 +32,7 @@ from sparktxlog.model.transactions.receipt import (
     RunId,
 )
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader, Verdict
+from sparktxlog.storage.journal.waiting_ids import index_of
 
 #: Outcome of a transaction that takes effect later, if ever (P35).
 PREPARED = "prepared"
@@ -205,6 +206,8 @@ class Receipts:
         self._by_run: dict[tuple[str, int], Submission] = {}
         #: Ids of single transactions and first ids of larger runs.
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
+        #: Larger runs that are durable and wait for their stamp; the journal finds stamped ones.
+        self._unstamped: set[Submission] = set()
         #: Per number of sites, least position first.
         self._replicas: dict[int, list[_ReplicaWait]] = {}
         #: Position of a run that was ordered with fewer holders than it needs → how many (P34).
@@ -253,7 +256,12 @@ class Receipts:
 
     def pending(self, transaction_id: bytes) -> tuple[Submission, int] | None:
         """Return submission and index of a transaction that is not ordered yet."""
-        return self._by_id.get(transaction_id)
+        found = self._by_id.get(transaction_id)
+        if found is None:
+            for submission in self._unstamped:
+                if (index := index_of(transaction_id, submission.ids)) >= 0:
+                    return submission, index
+        return found
 
     def fewer_holders(self, position: int) -> int | None:
         """Return how many members held the run at a position at least, None = as many as it needs.
@@ -337,6 +345,9 @@ class Receipts:
             submission.header = header
             del self._by_ticket[ticket]
             self._by_run[header.origin, header.seq] = submission
+            self._unstamped.discard(submission)
+        elif submission.indexed < submission.n:
+            self._unstamped.add(submission)
         submission.reached = submission.reached or Level.ACCEPTED
         self._settle(submission)
 
@@ -463,6 +474,7 @@ class Receipts:
     # -- inside ------------------------------------------------------------------------------------
 
     def _drop_ids(self, submission: Submission) -> None:
+        self._unstamped.discard(submission)
         for index in range(submission.indexed):
             key = submission.ids[16 * index : 16 * index + 16]
             held = self._by_id.get(key)
