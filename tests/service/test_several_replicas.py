@@ -196,3 +196,32 @@ def test_a_reader_waits_for_what_a_replica_with_a_set_has(tmp_path: Path) -> Non
             assert refused.value.definite and refused.value.retryable
 
     asyncio.run(main())
+
+
+def test_peers_hear_of_a_new_replica_once_this_node_cannot_forget_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They hold the log back for it; after a crash in between this node would not."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            found = await report(a, "reports", tmp_path / "reports", follows=True)
+            durable: list[bool] = []
+
+            def sent(reports: list[WorkerReport]) -> None:
+                values = a.base.journal.load(1_000).values.values()
+                durable.append(any(found.lake.encode() in value for value in values))
+                passed(reports)
+
+            posts = a.base.links["B"].posts
+            passed = posts.report
+            monkeypatch.setattr(posts, "report", sent)
+            a.all_replicas.take_report(found)
+            assert not durable, "it is not written yet"
+            await until(lambda: durable)
+            assert all(durable)
+            await until(lambda: ("A", "reports", "IN_SYNC") in lines(b))
+
+    asyncio.run(main())

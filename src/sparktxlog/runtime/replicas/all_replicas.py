@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,15 @@ class AllReplicas:
             InvalidRequestError: As `Registration.take` (definite).
         """
         if report.node_id == self._node_id and (writes := self._registration.take(report)):
-            self._core.executor.put([AsideWrite(writes=writes)])
+            # Peers hold the log back for it from their first word of it on, and so must this node.
+            self.replicas.registering.add(report.name)
+            self._core.executor.write_then(writes, partial(self._registered, report.name))
         return self.accept_report(report.for_peers())
+
+    def _registered(self, name: str) -> None:
+        self.replicas.registering.discard(name)
+        if (state := self.replicas.named(name)) is not None:
+            self._pass_on(state.report.replica)
 
     def accept_report(self, report: WorkerReport) -> ReportAnswer:
         """Judge the report of a worker of this site: verdict, plan and reason; pass it on."""
@@ -191,8 +199,9 @@ class AllReplicas:
     def _pass_on(self, replica: str) -> None:
         """Send the report of a worker of this site to the peers, with the results of recounts."""
         report = self.replicas.state(replica).report
-        for link in self._base.links.values():
-            link.posts.report([report])
+        if report.name not in self.replicas.registering:
+            for link in self._base.links.values():
+                link.posts.report([report])
 
     def _judge(self, report: WorkerReport, heard_at: int) -> ReportAnswer:
         holders = self._log.holders

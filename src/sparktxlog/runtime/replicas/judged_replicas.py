@@ -121,6 +121,8 @@ class Replicas:
         #: Name → lake of each registered replica of this site, as its worker named it; the main
         #: one's is the node's own.
         self.lakes: dict[str, str] = {}
+        #: Names of those that are not durable yet: peers do not hear of them before.
+        self.registering: set[str] = set()
         self.sets = TableSets(lambda: Tables.of(base.master.tables))
         self._turned = Turned()
         #: Newest known log time, microseconds.
@@ -497,6 +499,7 @@ class Replicas:
         return [
             replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)
             for own in self.of_own_site()
+            if own.report.name not in self.registering
         ]
 
     def history(self, after: int, limit: int, name: str = MAIN) -> list[WorkerReport]:
