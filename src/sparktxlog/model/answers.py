@@ -67,6 +67,8 @@ class OpenedTransaction(TypedDict):
     lease: float
     #: End of the node's queue.
     position: int
+    #: Of the node that holds it; another one may not know that it was committed.
+    incarnation: int
 
 
 class ShownRestriction(TypedDict):

@@ -68,6 +68,12 @@ _ROLLBACK_S = 5.0
 _encode = msgspec.json.Encoder().encode
 
 
+class _Opened(msgspec.Struct):
+    """What counts of the answer of a node that opened it."""
+
+    incarnation: int | None = None
+
+
 class HeldTransaction(RequestTransaction):
     """Operations that a node holds until they take effect together, or not at all.
 
@@ -104,6 +110,8 @@ class HeldTransaction(RequestTransaction):
             )
         self._table, self._lease_s = table, float(lease_s)
         self._node: Http | None = None
+        #: Of the node at its beginning, None = not known.
+        self._incarnation: int | None = None
         #: Operations that the node has.
         self._operations = 0
         #: Tables that it creates itself, by lower-case name.
@@ -267,7 +275,8 @@ class HeldTransaction(RequestTransaction):
             lease=self._lease_s,
         )
         try:
-            self._repeated(node, "POST", _PATH, _encode(request))
+            opened = self._repeated(node, "POST", _PATH, _encode(request))
+            self._incarnation = msgspec.json.decode(opened, type=_Opened).incarnation
         except InvalidRequestError as error:
             # Its own first attempt may have arrived: nobody else has an id that was made here.
             if self._given or error.fields.get("transaction_id") != self.id:
@@ -333,6 +342,8 @@ class HeldTransaction(RequestTransaction):
             except TxLogError as error:
                 if not error.definite:
                     doubt = error
+                elif doubt is not None and self._is_of_another(error):
+                    return self._asked_elsewhere(doubt)
                 elif not isinstance(error, UnreachableError) and error.http_status != 503:
                     raise  # the node refuses it, and knows of no earlier attempt
                 if time.monotonic() >= end:
@@ -365,6 +376,12 @@ class HeldTransaction(RequestTransaction):
         path = f"{_PATH}/{self.id}/commit"
         answer = node.request("POST", path, body=b"", query=query, timeout_s=left_s)
         return msgspec.json.decode(answer, type=Receipt)
+
+    def _is_of_another(self, error: TxLogError) -> bool:
+        """Return whether a node lost its disk since, and knows nothing of an earlier attempt."""
+        if not isinstance(error, TransactionNotOpenError):
+            return False
+        return self._incarnation not in (None, error.fields.get("incarnation"))
 
     def _asked_elsewhere(self, doubt: TxLogError) -> Receipt:
         """Return the receipt that another node has."""
