@@ -155,9 +155,10 @@ class EpochView(TypedDict):
     suspects: list[str]
     restricted: ShownRestriction | None
     duty: str | None
-    #: This node's settings: whether members go on without a missing one, and after how many
-    #: seconds.
+    #: This node's settings: whether members go on without a missing one, which sets of them may,
+    #: and after how many seconds.
     eviction: str
+    eviction_guard: list[list[str]]
     suspect_timeout: float
     roster: list[ListedPlace]
     begins_after: EndOfQueue

@@ -411,8 +411,11 @@ def a_ballot_is_guarded_too(core: type[Master]) -> None:
     """P40: a member that falls silent in a ballot is missed; one whose place goes is not."""
     everybody = (frozenset(map(NodeId, "abc")),)
     for guard, members, decides in (
-        ((), "bc", True), ((), "b", True), (everybody, "bc", True), (everybody, "b", False)
-    ):  # fmt: skip
+        ((), "bc", True),
+        ((), "b", True),
+        (everybody, "bc", True),
+        (everybody, "b", False),
+    ):
         node = _that_is_set(core, guard=guard)
         ballot = proposing(node)
         actions = node.hear(*(node.promise(member, ballot) for member in members))

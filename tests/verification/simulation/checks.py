@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 def _by_place(one: tuple[str, TableWrites]) -> tuple[int, str]:
     return one[1].position, one[0]
 
+
 #: A ballot is decided so long after the promises for it, at most, microseconds.
 _BALLOT_US = 12_000_000
 

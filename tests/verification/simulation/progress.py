@@ -130,7 +130,7 @@ class Progress:
         return all(self._holds(view, nodes) for view in self._views(nodes))
 
     def _hear_more(self, nodes: tuple[SimulatedNode, ...]) -> bool:
-        """Return whether one of the nodes hears another one that is up, and is kept for it (P39)."""
+        """Return whether one of the nodes hears another one that is up: it is kept (P39)."""
         names, network = {node.name for node in nodes}, self._world.network
         others = [n for n in self._world.nodes.values() if n.name not in names and n.up]
         return any(network.passes(one.name, name) for one in others for name in names)

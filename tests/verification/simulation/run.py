@@ -25,7 +25,7 @@ HOUR_US = 3_600 * 1_000_000
 _UPGRADED_EVERY = 8
 #: So many have one in which two nodes follow, one of them the other one.
 _FOLLOWED_EVERY = 8
-#: So many have one in which nobody is left out that a member hears (P39), and one with a guard (P40).
+#: So many have one in which nobody that a member hears is left out (P39), and one guarded (P40).
 _OPTIONS_EVERY = 8
 #: Time to heal in the end: return of evicted nodes included.
 _HEAL_US = 180 * 1_000_000

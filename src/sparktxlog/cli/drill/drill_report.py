@@ -46,7 +46,13 @@ class DrillReport:
     position: int = 0
     #: Whether the others go on by themselves (`eviction = auto`), or wait for an operator.
     evicts: bool = True
+    #: Sets of sites of which one must be whole for that (`eviction-guard`), empty = none need be.
+    guard: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
+
+    def goes_on(self, site: str) -> bool:
+        """Return whether the others go on by themselves without a site."""
+        return self.evicts and (not self.guard or any(site not in one for one in self.guard))
 
     @property
     def passed(self) -> bool:

@@ -69,10 +69,13 @@ class BranchHook:
         for note in sorted(self._directory.glob(f"*{_PENDING}")):
             content = await asyncio.to_thread(note.read_bytes)
             end = int(msgspec.json.decode(content)["kept"]["end"])
-            while not self._has_reached(end):
-                await asyncio.sleep(_LOOK_S)
-            while error := await self._run(content):
-                await asyncio.sleep(self._base.supervisor.note(_NAME, error))
+            while True:
+                pause_s = _LOOK_S
+                if self._has_reached(end):
+                    if (error := await self._run(content)) is None:
+                        break
+                    pause_s = self._base.supervisor.note(_NAME, error)
+                await asyncio.sleep(pause_s)
             await asyncio.to_thread(move_durably, note, note.with_suffix(_TOLD))
             self._base.supervisor.clear(_NAME)
             _log.info("both branches are reconciled", program=str(self._program), note=note.name)

@@ -400,6 +400,7 @@ class Epochs:
             "restricted": self.restriction.shown(),
             "duty": duty_master(view, status.suspects),
             "eviction": self._config.eviction,
+            "eviction_guard": [list(one) for one in self._config.eviction_guard],
             "suspect_timeout": self._config.suspect_timeout,
             "roster": [
                 {

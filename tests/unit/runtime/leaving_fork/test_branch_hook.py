@@ -57,7 +57,7 @@ async def _until(condition: Callable[[], object]) -> None:
 def test_the_program_is_run_again_until_it_took_the_branches(tmp_path: Path) -> None:
     note_branches(tmp_path, "fork", {"kept": {"end": _END}, "left": {"end": 7}})
     program = _program(
-        tmp_path, 'cat > got; echo x >> runs; [ $(wc -l < runs) -gt 2 ] || { echo no >&2; exit 3; }'
+        tmp_path, "cat > got; echo x >> runs; [ $(wc -l < runs) -gt 2 ] || { echo no >&2; exit 3; }"
     )
 
     async def main() -> None:
