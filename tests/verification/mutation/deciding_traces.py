@@ -392,6 +392,18 @@ def a_change_waits_for_one_that_hears_all(core: type[Master]) -> None:
     assert not _passes(node, 50, ("a", "c"))
 
 
+def who_misses_one_that_others_hear_tries_last(core: type[Master]) -> None:
+    """P39: after a ballot of `b` that came to nothing, one that hears all is first."""
+    for keeps, tenths in ((False, 21), (True, 36)):
+        node = _that_is_set(core, keeps_heard=keeps)
+        _passes(node, 5, ("a", "c"))
+        node.hear(node.prepare("b", 1))
+        waited = 0
+        while not sent(node.wait(SECOND_US // 10), Prepare):
+            waited += 1
+        assert tenths - 3 <= waited <= tenths
+
+
 def nobody_goes_on_without_a_whole_set(core: type[Master]) -> None:
     """P40: of two sides that each could, the one goes on that has all of a set."""
     sets = (frozenset({NodeId("a"), NodeId("b")}), frozenset({NodeId("c"), NodeId("d")}))
