@@ -42,6 +42,7 @@ EXPECTED = (
     "pause", "slow disk", "clock far off", "clock a year off", "running clock set", "clock drift",
     "machine slept", "founded with a clock a year off", "brought back by an operator",
     "rival changes",
+    "left out under a guard",
     "stale messages", "batch cut short", "tail served", "change of roster refused", "change done",
     "complaint", "suspected on a complaint", "suspect cleared",
     "same id at two nodes", "same id in two epochs", "same id behind the window",
