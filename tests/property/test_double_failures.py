@@ -10,9 +10,10 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
+from tests.verification.simulation.node import SimulatedNode
 from tests.verification.simulation.world import Layout, World
 
-from sparktxlog.protocol.messages.actions import TellAcquired
+from sparktxlog.protocol.messages.actions import Action, TellAcquired
 from sparktxlog.protocol.messages.events import ForceRequested
 
 _S = 1_000_000
@@ -61,24 +62,26 @@ def _goes_on_alone(world: World, survivor: str, told: set[bytes]) -> None:
     assert all(node.member for node in world.nodes.values())
 
 
-def _told(world: World) -> set[bytes]:
+def _told(world: World, patched: pytest.MonkeyPatch) -> set[bytes]:
     """Return what clients are told of as acquired, from now on."""
     told, tell = set[bytes](), world.checks.told
 
-    def noting(node: object, action: object) -> None:
+    def noting(node: SimulatedNode, action: Action) -> None:
         if isinstance(action, TellAcquired):
             told.add(action.header.digest)
-        tell(node, action)  # type: ignore[arg-type]
+        tell(node, action)
 
-    world.checks.told = noting  # type: ignore[method-assign, assignment]
+    patched.setattr(world.checks, "told", noting)
     return told
 
 
 @pytest.mark.parametrize("survivor", _NODES)
 @pytest.mark.parametrize("moment_us", [0, 20_000, 200_000, 5 * _S])
-def test_two_fail_at_once_and_whichever_one_is_left_has_all(survivor: str, moment_us: int) -> None:
+def test_two_fail_at_once_and_whichever_one_is_left_has_all(
+    survivor: str, moment_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = _three("all")
-    told = _told(world)
+    told = _told(world, monkeypatch)
     for _ in range(3):
         _commit(world, _NODES)
         world.run_until(world.now + 5 * _S)
@@ -92,11 +95,13 @@ def test_two_fail_at_once_and_whichever_one_is_left_has_all(survivor: str, momen
 
 
 @pytest.mark.parametrize("order", list(permutations(_NODES)))
-def test_one_fails_after_the_other_and_the_last_one_has_all(order: tuple[str, ...]) -> None:
+def test_one_fails_after_the_other_and_the_last_one_has_all(
+    order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By default two of three hold what is told; once two are left, both do."""
     first, second, survivor = order
     world = _three("default")
-    told = _told(world)
+    told = _told(world, monkeypatch)
     _commit(world, _NODES)
     world.run_until(world.now + _S // 50)
     _fail(world, first)
