@@ -19,6 +19,7 @@ from tests.service.test_staged_files import create as create_of
 from tests.support.replica_lakes import append_rows, report_of, write_state
 
 from sparktxlog import Client
+from sparktxlog.codec.wire import Envelope
 from sparktxlog.errors import (
     BusyError,
     InvalidRequestError,
@@ -29,6 +30,7 @@ from sparktxlog.errors import (
 from sparktxlog.files.selection import select_files
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
+from sparktxlog.model.replicas import MOST_REPLICAS
 from sparktxlog.model.report import OwnReport, WorkerReport
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.node import Node
@@ -138,6 +140,35 @@ async def check_forgetting(a: Node, b: Node, found: OwnReport) -> None:
     await until(lambda: {one.replica for one in b.log.holders.all()} == {"A", "B"})
     await until(lambda: [one[:2] for one in lines(b)] == [("A", "main"), ("B", "main")])
     assert [one[:2] for one in lines(a)] == [("A", "main"), ("B", "main")]
+
+
+def test_a_ninth_replica_of_a_peer_is_left_out_and_its_site_is_heard(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            found = await report(a, "r0", tmp_path / "r0")
+            for number in range(MOST_REPLICAS - 1):
+                name = f"r{number}"
+                one = replace(found, name=name, worker_id=name, lake=str(tmp_path / name))
+                a.all_replicas.take_report(one)
+            ninth = replace(found, name="z", worker_id="z", lake=str(tmp_path / "z"))
+            held = dict(a.base.state.values)
+            with pytest.raises(InvalidRequestError, match="at most 8"):
+                a.all_replicas.take_report(ninth)
+            assert a.base.state.values == held and "z" not in a.replicas.lakes
+            a.all_replicas.take_report(await report(a, "main", a.config.lake_dir))
+            await until(lambda: len(lines(b)) == MOST_REPLICAS)
+            # A peer of another release may have more.
+            post = await b.peering.on_envelope(
+                "A", Envelope(replicas=(*a.replicas.names(), "z"), reports=(ninth.for_peers(),)), {}
+            )
+            assert post.post is None and len(lines(b)) == MOST_REPLICAS
+            assert [one["code"] for one in b.status()["warnings"]] == ["replicas-not-known"]
+            await a.submit(create_of("u"), level=Level.ORDERED, timeout=30)
+            await until(lambda: "u" in b.tables())
+
+    asyncio.run(main())
 
 
 def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) -> None:

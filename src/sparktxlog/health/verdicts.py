@@ -129,6 +129,10 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "pattern-matches-nothing": (
         ClusterState.IN_SYNC, WARNING, "Nothing is to be done if such a table will come.",
     ),
+    "replicas-not-known": (
+        ClusterState.IN_SYNC, WARNING,
+        "`sparktxlog workers forget NAME` there forgets one whose worker has ended.",
+    ),
     "commit-table-diverged": (
         ClusterState.DIVERGED, ALARM, "`sparktxlog repair TABLE` fetches its files again.",
     ),

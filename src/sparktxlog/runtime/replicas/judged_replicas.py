@@ -121,6 +121,10 @@ class Replicas:
         #: Name → lake of each registered replica of this site, as its worker named it; the main
         #: one's is the node's own.
         self.lakes: dict[str, str] = {}
+        #: Those of them that peers hear of: they are kept durably, or were until now.
+        self._said = set(registered(base.state.values))
+        #: Site → names of its replicas for which there is no place here.
+        self._left_out: dict[str, set[str]] = {}
         self.sets = TableSets(lambda: Tables.of(base.master.tables))
         self._turned = Turned()
         #: Newest known log time, microseconds.
@@ -439,33 +443,59 @@ class Replicas:
 
     def keep_only(self, site: str, names: Iterable[str]) -> bool:
         """Forget the replicas of a site but these; return whether there were others."""
+        self._left_out[site] = self._left_out.get(site, set()).intersection(names)
         gone = [one for one in self._states if site_of(one) == site and name_of(one) not in names]
         for one in gone:
             del self._states[one]
         return bool(gone)
 
     def has_room(self, report: WorkerReport) -> bool:
-        """Return whether a site may have a replica more, if this report is of a new one."""
+        """Return whether a report is of a known replica, or its site may have one more.
+
+        One without a place is not known here, which a warning says.
+        """
         known = [one for one in self._states if site_of(one) == report.node_id]
-        return report.replica in self._states or len(known) < MOST_REPLICAS
+        has_room = report.replica in self._states or len(known) < MOST_REPLICAS
+        left_out = self._left_out.setdefault(report.node_id, set())
+        if has_room:
+            left_out.discard(report.name)
+        elif len(left_out) < MOST_REPLICAS:
+            left_out.add(report.name)
+        return has_room
 
     def register(self, name: str, lake: str) -> list[Write]:
-        """Note the lake of a replica of this site; return the writes that keep it."""
+        """Note the lake of a replica of this site; return the writes that keep it.
+
+        **After calling**: `registered`, once they are durable.
+        """
         if self.lakes.get(name) == lake:
             return []
         self.lakes[name] = lake
         return self._own_replica(name).keep_lake(lake)
 
     def unregister(self, name: str) -> list[Write]:
-        """Forget a replica of this site; return the writes that remove what is kept of it."""
+        """Forget a replica of this site; return the writes that remove what is kept of it.
+
+        **After calling**: `unregistered`, once they are durable.
+        """
+        self._said.update({name}.intersection(self.names()))
         self.lakes.pop(name, None)
         self._states.pop(replica_id(self._node_id, name), None)
         own = self._own.pop(name, None)
         return [] if own is None else own.forget()
 
+    def registered(self, name: str) -> None:
+        """Let peers hear of a replica of this site that is registered durably."""
+        if name in self.lakes:
+            self._said.add(name)
+
+    def unregistered(self, name: str) -> None:
+        """Let peers hear no more of a replica of this site, unless it is registered again."""
+        self._said.discard(name)
+
     def names(self) -> tuple[str, ...]:
-        """Return the names of this site's replicas, for the peers."""
-        return tuple(sorted(self._own))
+        """Return the names of this site's replicas that peers may hear of, ascending."""
+        return tuple(sorted(self._said | {MAIN}.intersection(self._own)))
 
     def states(self) -> list[JudgedReplica]:
         """Return the newest state of each replica, by site and name."""
@@ -497,6 +527,7 @@ class Replicas:
         return [
             replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)
             for own in self.of_own_site()
+            if own.report.name in self.names()
         ]
 
     def history(self, after: int, limit: int, name: str = MAIN) -> list[WorkerReport]:
@@ -615,6 +646,13 @@ class Replicas:
                 found.append({"code": "worker-silent", "text": said})
             elif report.error:
                 found.append({"code": "worker-error", "text": f"{name}: {report.error}"})
+        for site, names in sorted(self._left_out.items()):
+            if names and self._belongs(site):
+                text = (
+                    f"site {site} has more than {MOST_REPLICAS} replicas: "
+                    f"{', '.join(sorted(names))} are not known here, and hold no log here"
+                )
+                found.append({"code": "replicas-not-known", "text": text})
         return [*found, *self._warnings_of_sets()]
 
     def _warnings_of_sets(self) -> list[dict[str, str]]:
