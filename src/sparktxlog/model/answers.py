@@ -38,6 +38,8 @@ class InfoAnswer(TypedDict):
     payload_url: str | None
     lake_root: str
     lake_url: str | None
+    #: Name → lake of each other replica of the site.
+    replica_lakes: dict[str, str]
     commit_table_root: str
     reader_table_root: str | None
     log_root: str

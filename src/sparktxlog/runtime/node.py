@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -36,7 +37,7 @@ from sparktxlog.runtime.commit.void_request import Voiding
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
-from sparktxlog.runtime.commit_tables.site_places import lake_of
+from sparktxlog.runtime.commit_tables.site_places import bucket_of_lake, lake_of
 from sparktxlog.runtime.commit_tables.table_descriptions import TableDescriptions
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
@@ -108,7 +109,9 @@ class Node:
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         core, log, lake = self.core, self.log, lake_of(base.config, base.metrics)
-        self.donor = donor = Donor(base, self.replicas, throttle, lake)
+        self.donor = donor = Donor(
+            base, self.replicas, throttle, lake, partial(bucket_of_lake, base.config)
+        )
         self.all_replicas = AllReplicas(base, core, log, self.replicas, transfers, donor, lake)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
@@ -380,6 +383,7 @@ class Node:
             "payload_url": config.payload_url,
             "lake_root": str(config.lake_dir),
             "lake_url": config.lake_url,
+            "replica_lakes": dict(sorted(self.replicas.lakes.items())),
             "commit_table_root": str(config.commit_table_dir),
             "reader_table_root": None
             if config.reader_table_dir is None

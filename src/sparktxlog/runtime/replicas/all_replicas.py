@@ -64,6 +64,7 @@ class AllReplicas:
         self._log = log
         self.replicas = replicas
         self._transfers = transfers
+        self._donor = donor
         self._registration = Registration(base, replicas)
         #: Set for a moment when a replica moved.
         self._moved = asyncio.Event()
@@ -105,6 +106,7 @@ class AllReplicas:
     def _registered(self, name: str) -> None:
         """Name a new replica to the peers: it is kept durably."""
         self.replicas.registered(name)
+        self._donor.look(name)
         if self.replicas.named(name) is not None:
             self._pass_on(replica_id(self._node_id, name))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -29,10 +29,13 @@ from sparktxlog.errors import (
     UnknownTableError,
     UnreachableError,
 )
+from sparktxlog.files.stores.object_pins import disk_of
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import worker_token
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
+from sparktxlog.model.replicas import MAIN, check_replica_name
 from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
@@ -73,6 +76,8 @@ class NodeInfo:
     #: The prefixes in a bucket that have the row tables, and the payloads, instead; None = none.
     lake_url: str | None = None
     payload_url: str | None = None
+    #: Name → lake of each other replica of the site.
+    replica_lakes: dict[str, str] = field(default_factory=dict)
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
@@ -104,6 +109,31 @@ class NodeInfo:
     def lake(self) -> str:
         """Where the row tables are: a directory, or the URL of a bucket."""
         return self.lake_url or self.lake_root
+
+    def lake_of(self, replica: str) -> str:
+        """Return the lake of a replica of the site, by its name, or site and name.
+
+        Raises:
+            InvalidNameError: That is no name (definite).
+            NotFoundError: The site has no such replica (definite).
+        """
+        lakes = {MAIN: self.lake, **self.replica_lakes}
+        name = MAIN if replica == self.node_id else replica.removeprefix(f"{self.node_id}/")
+        lake = lakes.get(check_replica_name(name))
+        if lake is None:
+            raise NotFoundError(
+                f"site {self.node_id} has no replica {name!r}",
+                hint=f"It has {', '.join(lakes)}.",
+                field="replica",
+                value=name,
+            )
+        return lake
+
+    def disk_of(self, lake: str) -> Path:
+        """Return the directory that has the locks of a lake: its own, unless it is in a bucket."""
+        if bucket_url(lake, "lake") is None:
+            return Path(lake)
+        return disk_of(lake, Path(self.lake_root), self.lake_url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
