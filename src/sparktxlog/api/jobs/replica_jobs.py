@@ -132,7 +132,7 @@ def _diagnosed(context: job.JobContext) -> RepairOutcome:
             session=applier_session(context.spark),
             source=source,
             lake=lake,
-            disk=Path(info.lake_root),
+            disk=info.disk_of(lake.url),
             state=state,
             info=info,
         )
