@@ -122,6 +122,8 @@ class Greeter:
         self._joiners: dict[str, Joiner] = {}
         #: Node → version that both speak, by its last greeting.
         self._common: dict[str, int] = {}
+        #: Node → its epoch of the present log, by its last greeting.
+        self._epochs: dict[str, int] = {}
 
     @property
     def node_id(self) -> str:
@@ -153,6 +155,13 @@ class Greeter:
         """Return the wire version to use with a node that greeted; the first one before."""
         return self._common.get(node_id, FIRST_VERSION)
 
+    def ahead(self) -> tuple[str, int] | None:
+        """Return a node that is in a later epoch of this log, and which; None = none has said so."""
+        found = {node: self._epochs.get(node, 0) for node in self._places}
+        first = max(found, key=lambda node: found[node], default="")
+        epoch = found.get(first, 0)
+        return (first, epoch) if epoch > self._own.epoch else None
+
     # -- places ------------------------------------------------------------------------------------
 
     def set_places(self, places: Mapping[str, Place | str]) -> None:
@@ -174,6 +183,8 @@ class Greeter:
     ) -> None:
         """Use the places of a decided view; its joiners are known from now on."""
         self.set_places(places)
+        if log_id != self._own.log_id:
+            self._epochs.clear()
         self._own = replace(
             self._own,
             log_id=log_id,
@@ -259,6 +270,8 @@ class Greeter:
             )
             return max(place.incarnation, hello.incarnation) + 1
         if same:
+            if hello.log_id == own.log_id:
+                self._epochs[expected] = hello.epoch
             self._joiners.pop(expected, None)
             shown = ShownDisk(instance=hello.instance, incarnation=hello.incarnation)
             if known is None or (known != shown and place.incarnation == hello.incarnation):

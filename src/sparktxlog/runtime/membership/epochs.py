@@ -90,6 +90,8 @@ class Epochs:
         self._addresses = AddressReports()
         #: Returns why this node does not know the log yet, empty = it knows it.
         self.ignorance: Callable[[], str] = lambda: ""
+        #: Whether all members were greeted since the start, or did not answer.
+        self._has_asked = False
         #: The reason of the phase.
         self.reason = first_reason(self._master.phase, self._master.view, self._node_id)
         self.restriction = Restriction(self._master, self._node_id, self._voices, self._now)
@@ -361,7 +363,23 @@ class Epochs:
     @property
     def takes_part(self) -> bool:
         """Whether this node takes part in its epoch: it orders or follows, or its vote counts."""
-        return self._master.phase in _TAKING_PART and self._admitted and not self.ignorance()
+        doubt = self.ignorance() or self.doubt()
+        return self._master.phase in _TAKING_PART and self._admitted and not doubt
+
+    def doubt(self) -> str:
+        """Return why the others may have gone on to a later epoch; empty = they have not.
+
+        A node that was down for longer than `suspect-timeout` begins as the member that it was.  A
+        member that does not answer leaves no doubt: its first greeting has failed.
+        """
+        if not self._has_asked:
+            links = [self._links[node] for node in self._master.view.members if node in self._links]
+            if unheard := [link.node_id for link in links if not link.tried.is_set()]:
+                return f"asks {', '.join(unheard)} for the present epoch"
+            self._has_asked = True
+        if (ahead := self._greeter.ahead()) is None:
+            return ""
+        return f"{ahead[0]} is in epoch {ahead[1]}, of which this node learns now"
 
     @property
     def phase(self) -> Phase:
@@ -387,7 +405,7 @@ class Epochs:
             reason = f"votes after the members admitted it under {self._master.incarnation}"
         return {
             "phase": self.phase.value,
-            "phase_reason": self.ignorance() or reason,
+            "phase_reason": self.ignorance() or self.doubt() or reason,
             "log_id": view.log_id,
             "ancestors": [{"log_id": name, "epoch": epoch} for name, epoch in view.ancestors],
             "epoch": view.epoch,
