@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "api": {
         "attic", "codec", "delta", "health", "http", "files.durability", "files.stores",
-        "storage.interfaces", "tracing", "worker",
+        "storage.interfaces", "supervision", "tracing", "worker",
     },
     "cli": {
         "api", "attic", "catchup", "codec", "config", "delta", "files.durability", "files.stores",

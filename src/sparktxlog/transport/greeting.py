@@ -156,7 +156,7 @@ class Greeter:
         return self._common.get(node_id, FIRST_VERSION)
 
     def ahead(self) -> tuple[str, int] | None:
-        """Return a node that is in a later epoch of this log, and which; None = none has said so."""
+        """Return a node that is in a later epoch of this log, and which one; None = none is."""
         found = {node: self._epochs.get(node, 0) for node in self._places}
         first = max(found, key=lambda node: found[node], default="")
         epoch = found.get(first, 0)

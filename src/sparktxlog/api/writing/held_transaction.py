@@ -8,11 +8,10 @@ there were before it, a commit is known by the transaction's id.
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import msgspec
@@ -58,6 +57,7 @@ from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Receipt
+from sparktxlog.supervision import beating
 
 _PATH = "/v1/open-transactions"
 #: Bytes of rows that travel with their request; more are staged.
@@ -187,7 +187,9 @@ class HeldTransaction(RequestTransaction):
         folder = f"{self.id}/{self._operations}-{definition.name}-{uuid.uuid4().hex[:8]}"
         node = self._home()
         link = UploadLink(node.url, token=node.token, ca_file=node.ca_file)
-        with closing(link), self._renewing():
+        # Both use one connection, so the last renewal ends first.
+        renewing = beating("lease", self.renew, self._lease_s / 3, join_s=None)
+        with closing(link), renewing:
             files = upload_rows(
                 link, counted(), folder, definition, kind, name="part", checks=not is_whole
             )
@@ -232,24 +234,6 @@ class HeldTransaction(RequestTransaction):
             TransactionNotOpenError: It has ended; the message says how (definite).
         """
         self._ask("POST", "/operations", _encode(AddedOperations(operations=[])))
-
-    @contextmanager
-    def _renewing(self) -> Iterator[None]:
-        """Renew the lease meanwhile."""
-        over = threading.Event()
-
-        def renew() -> None:
-            while not over.wait(self._lease_s / 3):
-                with suppress(TxLogError):
-                    self.renew()
-
-        thread = threading.Thread(target=renew, name="txlog-lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     def _home(self) -> Http:
         """Return the node that holds it; the first call opens it there."""

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.workspace import remove_workspaces
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
+from sparktxlog.supervision import beating
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
@@ -40,7 +41,7 @@ from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.local_replica import Replica, cost_of
 from sparktxlog.worker.replica.replays import ReplayRecords
 from sparktxlog.worker.replica.replica_driver import POLL_S, ReplicaDriver
-from sparktxlog.worker.replica.reports import Reporter, heartbeat
+from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 from sparktxlog.worker.replica.state import ReplicaHome, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
@@ -241,7 +242,7 @@ class Applier:
         self._reporter.fail("")
         beat, interval_s = self._reporter.beat, self.info.worker_heartbeat
         try:
-            with heartbeat(beat, interval_s=interval_s) if self._beats else nullcontext():
+            with beating("heartbeat", beat, interval_s) if self._beats else nullcontext():
                 yield
         except Exception as error:
             self._reporter.end(str(error) or type(error).__name__)
