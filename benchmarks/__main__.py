@@ -39,6 +39,7 @@ NAMES = (
     "bulk",
     "apply",
     "replay",
+    "replicas",
     "upserts",
     "refreshes",
     "visibility",
