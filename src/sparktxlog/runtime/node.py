@@ -109,9 +109,8 @@ class Node:
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         core, log, lake = self.core, self.log, lake_of(base.config, base.metrics)
-        self.donor = donor = Donor(
-            base, self.replicas, throttle, lake, partial(bucket_of_lake, base.config)
-        )
+        opened = partial(bucket_of_lake, base.config)
+        self.donor = donor = Donor(base, self.replicas, throttle, lake, opened)
         self.all_replicas = AllReplicas(base, core, log, self.replicas, transfers, donor, lake)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
@@ -129,7 +128,7 @@ class Node:
         #: Transactions over several of them.
         self.several_commits = SeveralCommits(base, self._submits, self.catalog)
         #: Row tables, as the same catalogs show them.
-        self.row_tables = RowTables(base, lake)
+        self.row_tables = RowTables(base, lake, self.replicas, opened)
         #: What both kinds of tables are.
         self.descriptions = TableDescriptions(base, self.row_tables, self.catalog)
         self.open_transactions = OpenTransactions(base.budgets)

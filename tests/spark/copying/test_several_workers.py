@@ -124,6 +124,17 @@ def test_reads_choose_a_replica(site: Site, spark: SparkSession) -> None:
     reader = spark.read.format("txlog").option("url", site.node.url)
     assert reader.load("t").count() == newest
     assert reader.option("replica", "main").load("t").count() == newest - 1
+    # A view reads one of them, and says which.
+    for chosen, right in ((None, "A/reports"), ("main", "A"), ("bronze", "A/bronze")):
+        names = sparktxlog.register(spark, log, schema="chosen", replica=chosen)
+        view = "chosen_bronze.b" if chosen == "bronze" else "chosen.t"
+        said = spark.sql(f"SHOW TBLPROPERTIES {view}").collect()
+        assert ("sparktxlog.replica", right) in [tuple(row) for row in said]
+        assert ("chosen.t" in names) == (chosen != "bronze")
+        if chosen != "bronze":
+            assert spark.table("chosen.t").count() == newest - (chosen == "main")
+    with pytest.raises(NotFoundError, match="no replica 'x'"):
+        sparktxlog.register(spark, log, schema="chosen", replica="x")
     # What this process does not see is left for what it sees.
     hidden = site.other.with_name("hidden")
     site.other.rename(hidden)
