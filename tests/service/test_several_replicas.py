@@ -6,6 +6,8 @@ Real nodes; the test plays the workers.
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -30,11 +32,14 @@ from sparktxlog.errors import (
 from sparktxlog.files.selection import select_files
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
+from sparktxlog.http.link import Http
 from sparktxlog.model.replicas import MOST_REPLICAS
 from sparktxlog.model.report import OwnReport, WorkerReport
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.replica.source import HttpLogSource
+
+IDS, ROW = (uuid.UUID(int=1), uuid.UUID(int=2)), {"id": 1, "v": "x"}
 
 
 async def report(
@@ -200,6 +205,50 @@ def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) ->
             assert (await waits)["replica"] == "main"
             with pytest.raises(NotAppliedError, match="'gold' has applied position"):
                 await a.snapshot(None, behind.position + 1, 0.0, replica="gold")
+
+    asyncio.run(main())
+
+
+def test_applied_k_counts_sites_and_not_replicas(
+    tmp_path: Path,
+) -> None:
+    """By the API and over HTTP: two replicas of one site are one site."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            append = {"operations": [{"kind": "append", "table": "t", "rows": [ROW]}]}
+
+            def commit() -> tuple[str, bool]:
+                with Client(a.config.master_url, timeout=0.5, level="applied(2)") as client:
+                    said = client.append("t", [ROW], transaction_id=IDS[0])
+                return said.level.value, said.late
+
+            def post() -> tuple[str, bool]:
+                body = append | {"transaction_id": str(IDS[1])}
+                query = "level=applied(2)&timeout=0.5"
+                with closing(Http(a.config.master_url)) as http:
+                    said = json.loads(
+                        http.request(
+                            "POST", f"/v1/transactions?{query}", body=json.dumps(body).encode()
+                        )
+                    )
+                return said["level"], said["late"]
+
+            for ask in (commit, post):
+                assert (await asyncio.to_thread(ask))[1] is True
+            end = a.base.ordered.value
+            await until(lambda: a.base.published.value == b.base.published.value == end)
+            for name, lake in (("main", a.config.lake_dir), ("reports", tmp_path / "reports")):
+                a.all_replicas.take_report(await report(a, name, lake))
+            assert a.replicas.applied(1) == end and a.replicas.applied(2) == 0
+            for ask in (commit, post):
+                assert (await asyncio.to_thread(ask))[1] is True, "that is one site"
+            b.all_replicas.take_report(await report(b, "main", b.config.lake_dir))
+            await until(lambda: a.replicas.applied(2) == end)
+            for ask in (commit, post):
+                assert await asyncio.to_thread(ask) == ("applied", False)
 
     asyncio.run(main())
 

@@ -72,7 +72,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         ca_file: PEM file with the authority of the nodes' certificates, for https; default: the
             variable `SPARKTXLOG_CA_FILE`, else the authorities that the system trusts.
         level: How far transactions must get: `accepted`, `acquired`, `ordered`, `applied`,
-            `applied(k)`.
+            `applied(k)` (at k sites, however many replicas each has).
     """
 
     def __init__(

@@ -258,7 +258,8 @@ _COMMIT = (
     JobOption(flag="--first-wins",
               help="What the log has under that id counts, also with other rows."),
     JobOption(flag="--level", kind=str, default="ordered",
-              help="Level to reach: accepted, acquired, ordered, applied or applied(k)."),
+              help="Level to reach: accepted, acquired, ordered, applied or, at k sites, "
+              "applied(k)."),
     JobOption(flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
               help="Longest wait for that level."),
     MASTER,

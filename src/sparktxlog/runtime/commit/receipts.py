@@ -179,7 +179,7 @@ class Receipts:
     """All submissions that are not ordered yet, and all clients that wait.
 
     Args:
-        applied: Returns the position that `sites` replicas have applied.
+        applied: Returns the position that so many sites have applied.
         passed: The same, with replicas in which tables stand still: waiting applies no more there;
             None = there are none.
         on_ordered: Called with the seconds that an own run took from its submit to its order.
@@ -307,7 +307,7 @@ class Receipts:
     async def wait_applied(
         self, position: int, sites: int, timeout_s: float, *, of_submit: bool = False
     ) -> bool:
-        """Wait until `sites` replicas applied a position; return whether they did in time.
+        """Wait until so many sites applied a position; return whether they did in time.
 
         It ends at once where they have passed it, and tables stand still there.
 
