@@ -627,7 +627,7 @@ class Replicas:
                 worker=state.report.worker_id,
                 site=state.report.replica,
                 position=state.report.position,
-                silent_for_s=self._silence_us(state, now) / 1e6,
+                silent_for_s=self.silence_us(state, now) / 1e6,
                 last_error=state.report.error,
             )
         return [state.report for state in new]
@@ -639,7 +639,7 @@ class Replicas:
             report = state.report
             name = f"worker {_worker(report)} of site {report.node_id}"
             if self._is_silent(state, now):
-                silence_s = self._silence_us(state, now) / 1e6
+                silence_s = self.silence_us(state, now) / 1e6
                 said = f"{name} has been silent for {silence_s:,.1f} s and did not end"
                 if report.error:
                     said += f"; its last error: {report.error}"
@@ -682,9 +682,9 @@ class Replicas:
         heard = site == self._node_id or (self._belongs(site) and self._base.links[site].up)
         if not state.report.follows or not heard:
             return False
-        return self._silence_us(state, now) > self._dead_after_us
+        return self.silence_us(state, now) > self._dead_after_us
 
-    def _silence_us(self, state: JudgedReplica, now: int) -> int:
+    def silence_us(self, state: JudgedReplica, now: int) -> int:
         """Return how long a worker has not reported, at most since this node watches it."""
         return now - (state.heard_at or self._watched_since or now)
 
