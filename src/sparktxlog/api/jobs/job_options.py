@@ -205,7 +205,7 @@ _WORK_DIR = JobOption(
     kind=str,
     metavar="PATH",
     help="Directory of this machine for the locks of a worker whose lake is in a bucket; default: "
-    "SPARKTXLOG_WORK_DIR, else the node's lake-dir.",
+    "SPARKTXLOG_WORK_DIR, else the node's lake-dir; of a replica with a name a directory there.",
 )
 MASTER = JobOption(
     flag="--master",
