@@ -154,9 +154,8 @@ class Node:
         self.find, self.find_decided = self._submits.find, self._submits.find_decided
         self.judged = self._submits.judged
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
-        self.published, self.segments = self.log.published, self.log.segments
-        self.commits, self.queue = self.log.commits, self.log.queue
-        self.maintain = self.log.maintain
+        self.published, self.segments, self.commits = log.published, log.segments, log.commits
+        self.queue, self.maintain = log.queue, log.maintain
         self.accept_report, self.take_recount = reports.accept_report, reports.take_recount
         self.order_copy, self.take_transfer = reports.order_copy, reports.take_transfer
         self.signatures, self.snapshot = reports.signatures, reports.snapshot
