@@ -372,6 +372,8 @@ class Epochs:
         A node that was down for longer than `suspect-timeout` begins as the member that it was.  A
         member that does not answer leaves no doubt: its first greeting has failed.
         """
+        if self._master.phase not in _TAKING_PART:
+            return ""
         if not self._has_asked:
             links = [self._links[node] for node in self._master.view.members if node in self._links]
             if unheard := [link.node_id for link in links if not link.tried.is_set()]:
