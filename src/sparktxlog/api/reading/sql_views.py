@@ -95,12 +95,12 @@ def register(
         there = {row["viewName"] for row in spark.sql(f"SHOW VIEWS IN {owned}").collect()}
         for name in there - named.keys():
             spark.sql(f"DROP VIEW IF EXISTS {owned}.`{name}`")
-        for name, view in named.items():
-            shown = string_literal(view.replica)
-            said = f"TBLPROPERTIES ('{_REPLICA}' = {shown})" if view.replica else ""
+        for name, made in named.items():
+            shown = string_literal(made.replica)
+            said = f"TBLPROPERTIES ('{_REPLICA}' = {shown})" if made.replica else ""
             # Without SCHEMA EVOLUTION `*` means the columns of now.
-            made = f"CREATE OR REPLACE VIEW {owned}.`{name}` {said} WITH SCHEMA EVOLUTION"
-            spark.sql(f"{made} AS {view.query}")
+            head = f"CREATE OR REPLACE VIEW {owned}.`{name}` {said} WITH SCHEMA EVOLUTION"
+            spark.sql(f"{head} AS {made.query}")
     return tuple(sorted(f"{owned}.{name}" for owned, named in views.items() for name in named))
 
 
