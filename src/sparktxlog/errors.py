@@ -168,6 +168,10 @@ class UnknownTableError(CommitRejectedError, code="unknown-table", http_status=4
     """The log has no such table at this node's position."""
 
 
+class UnknownGroupError(CommitRejectedError, code="unknown-group", http_status=404):
+    """The log has no such group at this node's position."""
+
+
 class SchemaMismatchError(CommitRejectedError, code="schema-mismatch"):
     """The columns or types differ from those of the table."""
 
@@ -391,6 +395,15 @@ class SynchroTimeoutError(
     way_out = "Submit it again once the missing nodes are back; see `sparktxlog status`."
 
 
+class GroupAwayError(CommitRejectedError, code="group-away", retryable=True, http_status=504):
+    """Too few sites of a group held what a transaction writes within `synchro-timeout` (P39).
+
+    It was withdrawn before it had a timestamp, so it took no effect at any site.
+    """
+
+    way_out = "Submit it again once the group's sites are back; see `sparktxlog group show`."
+
+
 class SessionRolledBackError(CommitRejectedError, code="session-rolled-back", http_status=409):
     """An earlier transaction of the session was withdrawn, and this one may rest on it (P34).
 
@@ -501,6 +514,12 @@ class NewerReleaseError(CorruptLogError, code="newer-release", definite=True):
 
 class ExpiredError(StorageError, code="expired", definite=True, http_status=410):
     """The entry was pruned from the log."""
+
+
+class NotHeldHereError(StorageError, code="not-held-here", definite=True, http_status=409):
+    """The table is of a group, and this site holds none of its rows (P39)."""
+
+    way_out = "Read it at one of the sites of its group; see `sparktxlog group show`."
 
 
 class LeaseGoneError(StorageError, code="lease-gone", definite=True, http_status=410):

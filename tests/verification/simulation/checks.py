@@ -16,6 +16,7 @@ from tests.verification.model.invariants import (
     note_decision,
     violated,
 )
+from tests.verification.simulation.groups import GroupChecks
 from tests.verification.simulation.marks import LOST
 from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.synchronous import SynchronousChecks
@@ -23,6 +24,7 @@ from tests.verification.simulation.trace import Trace
 
 from sparktxlog.errors import (
     DuplicateTransactionError,
+    GroupAwayError,
     PayloadStoreError,
     SessionRolledBackError,
     SynchroTimeoutError,
@@ -65,6 +67,7 @@ class Checks:
         config = next(iter(world.nodes.values())).config
         self._outcomes = Outcomes(world.facts, world.marks, config)
         self.synchronous = SynchronousChecks(world)
+        self.groups = GroupChecks(world)
         self.queue = OneQueue()
         #: The one queue that all queues are prefixes of.
         self.log = self.queue.log
@@ -181,9 +184,11 @@ class Checks:
             elif isinstance(action, PersistOwnRun):
                 self._unstamped.pop((node.name, action.ticket), None)
                 self.synchronous.stamped(node, action)
+                self.groups.stamped(node, action)
             elif isinstance(action, PersistWithdrawal):
                 waiting = [ticket for name, ticket in self._unstamped if name == node.name]
                 self.synchronous.withdrawn(node, action, waiting)
+                self.groups.withdrawn(node, action)
                 for run in action.runs:
                     self._unstamped.pop((node.name, run.ticket), None)
             elif isinstance(action, PersistView):
@@ -362,6 +367,8 @@ class Checks:
             self._world.marks.hit("run withdrawn")
         elif action.code == SynchroTimeoutError.code:
             self.synchronous.refused(node, action.ticket)
+        elif action.code == GroupAwayError.code:
+            self.groups.refused(node, action.ticket)
         elif self.nobody_is_refused and action.code != SessionRolledBackError.code:
             violated(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
         digest = node.submits[action.ticket].digest

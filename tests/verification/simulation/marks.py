@@ -53,6 +53,7 @@ EXPECTED = (
     "synchronous run stamped", "synchronous run withdrawn", "synchronous run told as late",
     "synchronous run with more holders than the quorum", "synchro quorum changed",
     "ordinary run stamped while a synchronous one waits", "run withdrawn with its session",
+    "run of a group stamped", "run of two groups stamped", "run of a group withdrawn",
     "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
     "prepared: conflict", "prepared: stale-schema",
     "commit table: create", "commit table: commit", "commit table: drop", "commit table: rename",

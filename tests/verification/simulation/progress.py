@@ -115,9 +115,11 @@ class Progress:
         if node.master is None or not node.member:
             return False
         own, members = (node.name, node.disk.incarnation), len(node.master.view.members)
-        # A synchronous run waits for members, not to be ordered (P34).
+        # A synchronous run waits for members, and one of a group for its sites, not to be ordered
+        # (P34, P39).
         return any(
-            submit.facts.holders <= members for submit in node.disk.announcements.values()
+            submit.facts.holders <= members and not submit.facts.copies
+            for submit in node.disk.announcements.values()
         ) or any(key[:2] == own for key in node.disk.incoming)
 
     def _can_decide(self, nodes: tuple[SimulatedNode, ...]) -> bool:
