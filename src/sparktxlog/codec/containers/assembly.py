@@ -24,6 +24,7 @@ from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import LocalProtocolError
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.tables.groups import CopiesNeeded
 from sparktxlog.model.transactions.operation import (
     OP_COLUMN,
     TX_COLUMN,
@@ -90,6 +91,7 @@ def assemble_run(
     compression: str | None = None,
     acceptance: Acceptance | None = None,
     holders: int = 0,
+    copies: tuple[CopiesNeeded, ...] = (),
 ) -> tuple[RunManifest, bytes]:
     """Return manifest and payload container of a run of validated transactions.
 
@@ -100,6 +102,7 @@ def assemble_run(
         compression: Of the inline sections: None, `lz4` or `zstd`.
         acceptance: What the accepting node knows of the ids; None at a client.
         holders: See `RunManifest.holders`; 0 at a client.
+        copies: See `RunManifest.copies`; none at a client.
 
     Raises:
         LocalProtocolError: Transactions of different sessions, or none at all (definite).
@@ -144,6 +147,7 @@ def assemble_run(
         commit_files=staged,
         carried_files=carried,
         content_digests=_content_digests(transactions, groups),
+        copies=copies,
     )
     return manifest, encode_payload(manifest, sections)
 

@@ -99,7 +99,7 @@ def validate_run(
         )
     blocks = len(manifest.blocks)
     written_here = manifest.voided or any(
-        (manifest.holders, manifest.participants, manifest.marks, manifest.commits)
+        (manifest.holders, manifest.participants, manifest.marks, manifest.commits, manifest.copies)
     )
     written_here = written_here or bool(manifest.commit_files or manifest.carried_files)
     if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or written_here:

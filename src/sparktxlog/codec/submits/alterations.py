@@ -10,9 +10,10 @@ import pyarrow as pa
 from sparktxlog.codec.arrow import TIMESTAMP_NTZ, arrow_type, normal_type
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import check_definition
-from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
 from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.groups import GROUPS, check_change
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 
@@ -76,7 +77,14 @@ def prepare_change(operation: ChangeRequest, table: TableDefinition) -> Prepared
     change = DROPPED
     if operation.kind is OperationKind.ALTER_TABLE:
         change = _asked(operation)
+        check_change(table, dict(change.properties))
         check_definition(change.applied_to(table))
+    elif table.name == GROUPS:
+        raise InvalidRequestError(
+            f"table {GROUPS!r} cannot be dropped: the tables of groups need it",
+            hint="Leave it; without tables a group holds nothing up.",
+            table=GROUPS,
+        )
     for name, wanted in change.widen:
         column = table.column(name)
         assert column is not None

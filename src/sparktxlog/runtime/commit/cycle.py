@@ -25,6 +25,7 @@ from sparktxlog.codec.containers.payload import (
 from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
+from sparktxlog.model.tables.groups import CopiesNeeded
 from sparktxlog.model.transactions.operation import Acceptance, RunFacts, RunManifest
 from sparktxlog.protocol.messages.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.messages.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
@@ -60,6 +61,8 @@ class _Single:
     size_bytes: int
     #: How many holders its run needs; 0 = an ordinary one (P34).
     holders: int
+    #: Copies that it needs of its groups; it is alone in its run then (P39).
+    copies: tuple[CopiesNeeded, ...]
     alone: bool
     #: Commit tables that it brings files of: of each table one version, because the journal keeps
     #: one for a run.
@@ -204,6 +207,7 @@ class Cycle:
         acceptance: Acceptance | None,
         holders: int,
         content: Content | None = None,
+        copies: tuple[CopiesNeeded, ...] = (),
     ) -> asyncio.Future[tuple[Submission, int]]:
         """Add a transaction to the next run; return the run and its index there, once it is made.
 
@@ -213,6 +217,7 @@ class Cycle:
             acceptance: What is known of its id.
             holders: See `RunManifest.holders`.
             content: Of the transaction; None = it is compared with none that waits.
+            copies: See `RunManifest.copies`.
 
         Raises:
             BusyError: Too many transactions wait (definite).
@@ -222,13 +227,17 @@ class Cycle:
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
-            single = self._queue_single(transaction, acceptance, holders)
+            single = self._queue_single(transaction, acceptance, holders, copies)
         elif content is not None:
             content.check(Content(single.transaction))
         return single.opened
 
     def _queue_single(
-        self, transaction: PreparedTransaction, acceptance: Acceptance | None, holders: int
+        self,
+        transaction: PreparedTransaction,
+        acceptance: Acceptance | None,
+        holders: int,
+        copies: tuple[CopiesNeeded, ...],
     ) -> _Single:
         operations, files = transaction.operations, transaction.commit_files
         single = _Single(
@@ -237,6 +246,7 @@ class Cycle:
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None)
             + sum(file.size_bytes for file in files),
             holders=holders,
+            copies=copies,
             alone=transaction.session is not None
             or bool(transaction.participants)
             or any(o.files for o in operations),
@@ -410,6 +420,7 @@ class Cycle:
                 wall_us(),
                 acceptance=_together([single.acceptance for single in group]),
                 holders=group[0].holders,
+                copies=group[0].copies,
             )
             submission = self._submit_run(manifest, payload, singles=True)
         except TxLogError as error:

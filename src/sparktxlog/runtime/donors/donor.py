@@ -152,6 +152,7 @@ class Donor:
         named: bool = False,
         name: str = MAIN,
         only: tuple[str, ...] = (),
+        site: str = "",
         here: bool = False,
     ) -> Lease:
         """Pin a replica as its newest report says it is, and give a lease on it.
@@ -163,6 +164,7 @@ class Donor:
             named: An operator says that this replica is right, although another one differs.
             name: Of the replica at this site.
             only: Patterns of the tables that the target holds; empty = all.
+            site: Of the target; empty = this one.
             here: The target is another replica of this site.
 
         Raises:
@@ -180,7 +182,8 @@ class Donor:
             )
         self._lending += 1
         try:
-            lease, pinned = await self._pin(named, name, only, here)
+            target = site or self._config.node_id
+            lease, pinned = await self._pin(named, name, only, target, here=here)
         finally:
             self._lending -= 1
         self._leases.add(lease, pinned)
@@ -196,16 +199,18 @@ class Donor:
         return lease
 
     async def _pin(
-        self, named: bool, name: str, only: tuple[str, ...], here: bool
+        self, named: bool, name: str, only: tuple[str, ...], site: str, *, here: bool
     ) -> tuple[Lease, dict[str, tuple[Pinned, ...]]]:
         config, lent = self._config, await self._lake_of(name)
         report = await self._report(named, name)
-        if self._replicas.sets.lacks(report.only, only):
+        if self._replicas.sets.lacks(report.only, only, at=report.node_id, site=site):
+            its = f"{', '.join(report.only)} only" if report.only else "no rows of some groups"
             raise NotFoundError(
-                f"the replica {report.replica!r} holds {', '.join(report.only)} only",
+                f"the replica {report.replica!r} holds {its}",
                 hint="Copy from another replica.",
             )
-        lease_id, tables_of_it = secrets.token_hex(16), [t for t in report.tables if holds(only, t)]
+        lease_id, sets = secrets.token_hex(16), self._replicas.sets
+        tables_of_it = [t for t in report.tables if holds(only, t) and sets.may_have(site, t)]
         pinned: dict[str, tuple[Pinned, ...]] = await self._run(
             lent.pins.pin, lease_id, tables_of_it
         )

@@ -39,6 +39,7 @@ from sparktxlog.model.replicas import (
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
 from sparktxlog.model.status_words import difference_text
+from sparktxlog.model.tables.groups import not_held
 from sparktxlog.model.tables.table import Tables
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.own_replica import (
@@ -115,7 +116,7 @@ class Replicas:
         self._watched_since = 0
         #: Own replicas whose workers were reported as silent.
         self._silent: set[str] = set()
-        self._opinions = Opinions(HISTORY, self._pinned)
+        self._opinions = Opinions(HISTORY, self._pinned, self._may_have)
         #: Name → what is kept of that replica of this site.
         self._own: dict[str, OwnReplica] = {}
         #: Name → lake of each registered replica of this site, as its worker named it; the main
@@ -260,6 +261,10 @@ class Replicas:
             return
         if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
             self._turned.writes += self._keep_batch(state.report)
+
+    def _may_have(self, replica: str, table: str) -> bool:
+        """Return whether a replica's site holds the rows of a table (P39)."""
+        return self.sets.may_have(site_of(replica), table)
 
     def _belongs(self, site: str) -> bool:
         """Whether a site still belongs to the cluster."""
@@ -427,7 +432,7 @@ class Replicas:
             if least <= (whole[site].position if site in whole else -1):
                 continue
             states = tuple(state for one in of_parts for state in one.states)
-            if not self.sets.leave_out(state.report.only for state in states):
+            if not self.sets.leave_out((state.report.only for state in states), site):
                 whole[site] = _Passed(least, states)
         return whole
 
@@ -526,7 +531,12 @@ class Replicas:
 
         Args:
             table: Empty = all tables: replicas with a set only where no other one has applied any.
+
+        Raises:
+            NotHeldHereError: Other sites hold the rows of the table (definite).
         """
+        if table and not self._base.holds(table):
+            raise not_held(table, self.sets.sites(table))
         found = [s for s in self.of_own_site() if not table or holds(s.report.only, table)]
         whole = [s for s in found if not s.report.only and s.report.position > 0]
         found = found if table or not whole else whole
@@ -625,7 +635,8 @@ class Replicas:
             if idle:
                 text = f"replica {state.report.replica} holds {', '.join(idle)}: no such table"
                 found.append({"code": "pattern-matches-nothing", "text": text})
-        left_out = self.sets.left_out(state.report.only for state in own) if own else []
+        sets = (state.report.only for state in own)
+        left_out = self.sets.left_out(sets, self._node_id) if own else []
         if left_out:
             more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
             text = (

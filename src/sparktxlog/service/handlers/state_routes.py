@@ -35,6 +35,7 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_kind import TableDescription
 from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.runtime.foundation import in_slices
+from sparktxlog.runtime.groups.group_states import elsewhere
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
@@ -185,6 +186,7 @@ class StateRoutes(RouteHandlers):
             "log_id": info["log_id"],
             "epoch": info["epoch"],
             "segments": segments,
+            "elsewhere": elsewhere(self._node.base, segments),
         }
 
     async def order_copy(self, body: CopyRequest) -> CopyTicket:

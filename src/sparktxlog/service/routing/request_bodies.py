@@ -112,3 +112,5 @@ class SegmentsAnswer(TypedDict):
     log_id: str
     epoch: int
     segments: list[Segment]
+    #: Tables among them whose rows this site does not hold → the sites that do.
+    elsewhere: dict[str, list[str]]

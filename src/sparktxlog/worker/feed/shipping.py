@@ -180,12 +180,16 @@ class _Shipper:
 
     def _next_tail(self) -> LogTail:
         try:
-            return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS)
+            return self._segments()
         except ExpiredError:
             # It was shortened meanwhile: then an image must lead on.
             kept_after = int(self._source.document("/v1/info")["kept_after"])
             self._begins_at, self._end = self._where(kept_after)
-            return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS)
+            return self._segments()
+
+    def _segments(self) -> LogTail:
+        """Return what follows; a feed has the rows of all groups, or none at all (P39)."""
+        return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS, whole=True)
 
     def _say(self, published: int) -> None:
         position, node_id = self._end.position, self._info.node_id

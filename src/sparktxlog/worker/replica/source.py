@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -34,6 +34,7 @@ from sparktxlog.http.tokens import worker_token
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
 from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.model.tables.groups import not_held
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.storage.interfaces import Segment
@@ -117,6 +118,28 @@ class LogTail:
     segments: tuple[Segment, ...] = ()
     #: Where the worker cut them; None = as the node sent them.
     cut: Cut | None = None
+    #: Tables among them whose rows this site does not hold → the sites that do (P39).
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def of_site(self) -> LogTail:
+        """Return the tail without what is done to tables that other sites hold."""
+        if not self.elsewhere:
+            return self
+        kept = (
+            replace(one, effects=tuple(e for e in one.effects if e.table not in self.elsewhere))
+            for one in self.segments
+        )
+        return replace(self, segments=tuple(kept))
+
+    def check_held(self, *tables: str) -> None:
+        """Refuse tables whose rows this site does not hold; none are named: any of them.
+
+        Raises:
+            NotHeldHereError: It names the table, and the sites that hold it (definite).
+        """
+        for table, sites in sorted(self.elsewhere.items()):
+            if not tables or table in tables:
+                raise not_held(table, sites)
 
     def cut_at(self, cut: Cut) -> LogTail:
         """Return the tail as if the node's log ended at a cut."""
@@ -177,14 +200,25 @@ class HttpLogSource(Http):
         """Return the node's directories and settings that concern a worker."""
         return self._call(NodeInfo, "GET", "/v1/info")
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
+    def segments(
+        self, after: int, *, wait_s: float, limit: int = 500, whole: bool = False
+    ) -> LogTail:
         """Return segments after a position, waiting up to `wait_s` seconds for the first.
+
+        What is done to tables whose rows other sites hold is left out (P39).
+
+        Args:
+            whole: All of it is needed.
 
         Raises:
             ExpiredError: The log no longer holds what follows that position (definite).
+            NotHeldHereError: All is needed, and this site does not hold all (definite).
         """
         query = {"after": after, "wait": wait_s, "limit": limit}
-        return self._call(LogTail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
+        tail = self._call(LogTail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
+        if whole:
+            tail.check_held()
+        return tail.of_site()
 
     def rows_and_commits(
         self, names: Iterable[str], lake: str | Path
