@@ -41,6 +41,7 @@ QUESTIONS = (
     "/v1/snapshot",
     f"/v1/transactions/{TX}",
     "/v1/prepared",
+    "/v1/groups",
     "/v1/transfers",
     "/v1/signatures",
     "/v1/settings",

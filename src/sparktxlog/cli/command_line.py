@@ -15,6 +15,7 @@ from sparktxlog.cli.commands import (  # noqa: F401 - each adds its commands
     checkpoint_commands,
     definition_commands,
     feed_commands,
+    group_commands,
     job_commands,
     peer_commands,
     restore_point_commands,

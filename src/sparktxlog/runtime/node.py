@@ -154,7 +154,7 @@ class Node:
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
         self.published, self.segments = self.log.published, self.log.segments
         self.commits, self.queue = self.log.commits, self.log.queue
-        self.maintain = self.log.maintain
+        self.maintain, self.groups = self.log.maintain, shown.groups
         self.accept_report, self.take_recount = reports.accept_report, reports.take_recount
         self.order_copy, self.take_transfer = reports.order_copy, reports.take_transfer
         self.signatures, self.snapshot = reports.signatures, reports.snapshot

@@ -80,20 +80,9 @@ from sparktxlog.model.ids import (
     table_name,
     transaction_id_to_text,
 )
-from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.signature import TableSignature
-from sparktxlog.model.tables.groups import (
-    GROUPS,
-    check_groups,
-    check_same_sites,
-    group_of_new_table,
-)
+from sparktxlog.model.tables.groups import check_new_table, new_properties
 from sparktxlog.model.tables.table import Column, TableDefinition, Tables
-from sparktxlog.model.tables.table_properties import (
-    GROUP_OF_TABLE,
-    SITES_OF_TABLE,
-    property_pairs,
-)
 from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.transactions.receipt import Level
 
@@ -443,9 +432,9 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     if has_vectors is None:  # then as the table has it
         has_vectors = present is not None and present.deletion_vectors
     if operation.properties is not None:
-        properties = _with_group(name, dict(operation.properties), tables)
+        properties = new_properties(name, dict(operation.properties), tables)
     else:
-        properties = _with_group(name, {}, tables) if present is None else present.properties
+        properties = new_properties(name, {}, tables) if present is None else present.properties
     definition = TableDefinition(
         name=name if present is None else present.name,
         columns=tuple(
@@ -461,11 +450,9 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
         properties=properties,
     )
     check_definition(definition)
-    if definition.name == GROUPS:
-        check_groups({}, dict(definition.properties))
     if present is None:
         former = tables.former(definition.name)
-        check_same_sites(definition, former)
+        check_new_table(definition, former)
         return definition.created_after(former)
     if not present.is_like(definition):
         raise SchemaMismatchError(
@@ -476,26 +463,6 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
             table=present.name,
         )
     return present
-
-
-def _with_group(
-    name: str, given: dict[str, str | None], tables: Tables
-) -> tuple[tuple[str, str], ...]:
-    """Return the properties of a new table, with those that say where its rows are (P39)."""
-    asked, said = given.pop(GROUP_OF_TABLE, None), given.pop(SITES_OF_TABLE, None)
-    own: dict[str, str] = {}
-    if name not in (GROUPS, RESTORE_POINTS):
-        group = group_of_new_table(name, asked, tables)
-        own = {} if group is None else group.table_properties()
-    if said not in (None, own.get(SITES_OF_TABLE)):
-        raise InvalidRequestError(
-            f"table {name!r} cannot have property {SITES_OF_TABLE!r}: the group has sites",
-            hint=f"Name the group alone: {GROUP_OF_TABLE}.",
-            table=name,
-            field="properties",
-            value=SITES_OF_TABLE,
-        )
-    return tuple(sorted((*property_pairs(name, given), *own.items())))
 
 
 def _prepare_operation(

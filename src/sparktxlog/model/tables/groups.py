@@ -21,8 +21,13 @@ from sparktxlog.errors import (
     UnknownGroupError,
 )
 from sparktxlog.model.ids import full_table_name
+from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.tables.table_properties import GROUP_OF_TABLE, SITES_OF_TABLE
+from sparktxlog.model.tables.table_properties import (
+    GROUP_OF_TABLE,
+    SITES_OF_TABLE,
+    property_pairs,
+)
 
 #: The table whose properties are the groups.
 GROUPS = "sparktxlog_groups"
@@ -239,14 +244,16 @@ def check_change(table: TableDefinition, properties: Mapping[str, str | None]) -
             )
 
 
-def check_same_sites(table: TableDefinition, former: TableDefinition | None) -> None:
+def check_new_table(table: TableDefinition, former: TableDefinition | None) -> None:
     """Refuse a new table whose name was that of a table with rows at other sites.
 
     So a name says for ever where rows are, whichever of its tables they belong to.
 
     Raises:
-        InvalidRequestError: (definite).
+        InvalidRequestError: Or it is that of the groups, and says no groups (definite).
     """
+    if table.name == GROUPS:
+        check_groups({}, dict(table.properties))
     if former is not None and sites_of(former) != sites_of(table):
         raise InvalidRequestError(
             f"table {table.name!r} cannot be in {_words(table)}: a dropped table of that name was "
@@ -333,6 +340,36 @@ def group_of_new_table(
         return group_named(known, given)
     schema = full_table_name(name).partition(".")[0].lower()
     return next((group for group in known if schema in group.schemas), None)
+
+
+def new_properties(
+    name: str, given: dict[str, str | None], tables: Mapping[str, TableDefinition]
+) -> tuple[tuple[str, str], ...]:
+    """Return the properties of a new table, with those that say where its rows are.
+
+    Args:
+        name: Of the table.
+        given: What its creator gives.
+        tables: Those of the log.
+
+    Raises:
+        UnknownGroupError: It names a group that there is not (definite).
+        InvalidRequestError: A property that the table cannot have (definite).
+    """
+    asked, said = given.pop(GROUP_OF_TABLE, None), given.pop(SITES_OF_TABLE, None)
+    own: dict[str, str] = {}
+    if name not in (GROUPS, RESTORE_POINTS):
+        group = group_of_new_table(name, asked, tables)
+        own = {} if group is None else group.table_properties()
+    if said not in (None, own.get(SITES_OF_TABLE)):
+        raise InvalidRequestError(
+            f"table {name!r} cannot have property {SITES_OF_TABLE!r}: the group has sites",
+            hint=f"Name the group alone: {GROUP_OF_TABLE}.",
+            table=name,
+            field="properties",
+            value=SITES_OF_TABLE,
+        )
+    return tuple(sorted((*property_pairs(name, given), *own.items())))
 
 
 def copies_needed(

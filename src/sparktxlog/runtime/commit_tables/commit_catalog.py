@@ -62,6 +62,7 @@ from sparktxlog.model.tables.commit_table import (
     commit_file_name,
     commit_file_prefix,
 )
+from sparktxlog.model.tables.groups import group_of_new_table
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
@@ -244,6 +245,15 @@ class CommitCatalog:
         full = f"{self.schemas.of_new_table(schema)}.{name}"
         check_commit_table_name(full)
         check_new_name(name)
+        group = group_of_new_table(full, None, self._base.master.tables)
+        if group is not None:
+            raise NotOfferedError(
+                f"schema {schema!r} is of group {group.name!r}, and a commit table is in no group",
+                hint="Make it in another schema, or make a row table.",
+                field="schema",
+                value=schema,
+                group=group.name,
+            )
         if self._base.master.commit_tables.named(full) is not None:
             raise NameTakenError(f"commit table {full!r} exists", value=full)
         return full

@@ -55,6 +55,7 @@ class StateRoutes(RouteHandlers):
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
+        self.groups = node.groups
         self.commits = node.commits
         self.state_files = node.state_files.begin
         self.commit_tables = node.catalog.overview.listed

@@ -45,6 +45,7 @@ from sparktxlog.model.answers import (
     EpochsAnswer,
     EpochView,
     ForceAnswer,
+    GroupLine,
     IncomingRunAnswer,
     InfoAnswer,
     ListedRun,
@@ -299,6 +300,7 @@ _OPENED = (
 _QUESTIONS = (
     get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *DECISION),
     get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
+    get("/v1/groups", "groups", "Groups of sites, and which of these are away", list[GroupLine]),
     _always("/v1/info", "info", "Names, limits and directories", InfoAnswer),
     _always(
         "/v1/status",
