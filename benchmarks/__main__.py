@@ -28,6 +28,7 @@ NAMES = (
     "buckets",
     "conditions",
     "synchronous",
+    "groups",
     "latency",
     "far_peers",
     "memory",

@@ -30,6 +30,8 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.tables.groups import GROUPS, Group
 from sparktxlog.runtime.node import Node
+from sparktxlog.service.handlers.members import MemberRoutes
+from sparktxlog.service.routing.request_bodies import ReplacePeer
 from sparktxlog.worker.replica.source import HttpLogSource
 
 Nodes = dict[str, Node]
@@ -226,6 +228,30 @@ def test_what_cannot_be_is_refused_with_a_way_out(tmp_path: Path) -> None:
         await asyncio.to_thread(work, nodes["A"].config.master_url)
 
     _with_groups(tmp_path, on_nodes)
+
+
+def test_the_last_site_of_a_group_with_tables_stays(tmp_path: Path) -> None:
+    """V15: nobody takes out by mistake what alone has some rows; what is in no table may go."""
+
+    async def work(nodes: Nodes) -> None:
+        url = nodes["A"].config.master_url
+        members = MemberRoutes(nodes["A"])
+        for act in (
+            members.remove_peer("B", 30.0),
+            members.replace_peer("B", 30.0, ReplacePeer(id="D", url="http://127.0.0.1:1")),
+        ):
+            with _refused(InvalidRequestError, "group 'eu' would be without sites: eu would be"):
+                await act
+        await asyncio.to_thread(_drop, url, "eu")
+        await members.remove_peer("B", 60.0)
+        await until(lambda: "B" not in nodes["A"].base.master.view.members)
+
+    _with_groups(tmp_path, work)
+
+
+def _drop(url: str, table: str) -> None:
+    with Client(url) as client:
+        client.drop_table(table)
 
 
 def test_a_schema_belongs_to_a_group(tmp_path: Path) -> None:

@@ -140,9 +140,8 @@ class Foundation:
 
     def holds(self, table: str) -> bool:
         """Return whether this site holds the rows of a table; of one that is not known it does."""
-        tables = Tables.of(self.master.tables)
-        found = tables.alike(table) or tables.former(table)
-        return is_held_at(found, self.config.node_id)
+        known = Tables.of(self.master.tables).known(table)
+        return is_held_at(known, self.config.node_id)
 
     def fail(self, error: TxLogError) -> None:
         """Make the node stop; the first error counts."""

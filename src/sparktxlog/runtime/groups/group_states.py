@@ -16,7 +16,7 @@ def elsewhere(base: Foundation, segments: Iterable[Segment]) -> dict[str, list[s
     tables = Tables.of(base.master.tables)
     found: dict[str, list[str]] = {}
     for name in {effect.table for one in segments for effect in one.effects}:
-        table = tables.alike(name) or tables.former(name)
+        table = tables.known(name)
         sites = () if table is None else sites_of(table)
         if sites and base.config.node_id not in sites:
             found[name] = list(sites)

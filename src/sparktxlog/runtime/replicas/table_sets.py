@@ -122,7 +122,7 @@ class TableSets:
         if new := tables.names_since(len(self._names), _PAGE):
             self._names += new
             for name in new:
-                table = tables.alike(name) or tables.former(name)
+                table = tables.known(name)
                 if table is not None and (sites := sites_of(table)):
                     self._grouped[name] = sites
             for wanted, names in self._left_out.items():
