@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cluster import Cluster
 from benchmarks.results import Figure, at_least, informing
@@ -68,7 +69,11 @@ class _Writers:
 def run(short: bool) -> list[Figure]:
     """Measure on three nodes."""
     seconds = 2.0 if short else 15.0
-    settings = {"eviction": "auto", "suspect-timeout": 1.0, "synchro-timeout": 1.0}
+    settings: dict[str, Any] = {
+        "eviction": "auto",
+        "suspect-timeout": 1.0,
+        "synchro-timeout": 1.0,
+    }
     found: list[Figure] = []
     with (
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,

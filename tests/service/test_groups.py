@@ -169,7 +169,12 @@ def test_a_group_that_is_away_stops_alone(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-_EVICTING = {"eviction": "auto", "suspect_timeout": 1, "start_timeout": 3, "synchro_timeout": 1}
+_EVICTING: dict[str, Any] = {
+    "eviction": "auto",
+    "suspect_timeout": 1,
+    "start_timeout": 3,
+    "synchro_timeout": 1,
+}
 
 
 @contextmanager

@@ -345,6 +345,8 @@ class Survival(TypedDict):
     #: answers has whole.
     rows_held_by: list[str]
     tables_only_there: list[str]
+    #: Row tables of groups of which no other site answers.
+    grouped_only_there: list[str]
     #: Nodes that answer, and whether they have a majority of the votes.
     voters: list[str]
     goes_on: bool

@@ -15,6 +15,7 @@ from sparktxlog.health import survival
 from sparktxlog.health.survival import KnownSites, Site
 from sparktxlog.model.answers import OperatorWarning, Survival
 from sparktxlog.model.site_data import SiteData
+from sparktxlog.model.tables.groups import sites_of
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
@@ -114,6 +115,7 @@ class SitesData:
             voters=voters_without(base),
             any_rows=self._any_rows(),
             commit_tables={uuid: one.name for uuid, one in master.commit_tables.items()},
+            grouped={t.name: at for t in master.tables.values() if (at := sites_of(t))},
         )
         return survival.survivals(cluster)
 
