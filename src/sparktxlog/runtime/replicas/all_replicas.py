@@ -198,12 +198,18 @@ class AllReplicas:
         holders = self._log.holders
         comparison, changed, writes = self.replicas.accept(report, heard_at)
         report = self.replicas.state(report.replica).report
-        writes = [*writes, *holders.note(report, comparison.verdict)]
+        whole = self.replicas.sets.holds_all
+        writes = [
+            *writes,
+            *holders.note(report, comparison.verdict, whole=whole(report.node_id)),
+        ]
         answer = self._answer(report, comparison)
         turned = self.replicas.turned()
         writes += turned.writes
         for state in turned.states:
-            writes += holders.note(state.report, state.comparison.verdict)
+            writes += holders.note(
+                state.report, state.comparison.verdict, whole=whole(state.report.node_id)
+            )
             # So that its worker's next report finds a plan.
             self._answer(state.report, state.comparison)
         if writes:

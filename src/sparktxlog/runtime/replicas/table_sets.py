@@ -94,6 +94,11 @@ class TableSets:
         self._look()
         return self._grouped.get(table.lower(), ())
 
+    def holds_all(self, site: str) -> bool:
+        """Return whether a site holds the rows of all tables of groups."""
+        self._look()
+        return all(site in sites for sites in self._grouped.values())
+
     def may_have(self, site: str, table: str) -> bool:
         """Return whether a site holds the rows of a table; of one that is not known it does."""
         sites = self.sites(table)

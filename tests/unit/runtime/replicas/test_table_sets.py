@@ -82,4 +82,5 @@ def test_a_replica_lacks_the_tables_of_groups_of_other_sites() -> None:
     assert not sets.lacks((), ("plain",), at="A", site="B")
     assert sets.left_out([("default.plain",)], "A") == []
     assert sets.left_out([("default.plain",)], "B") == ["grouped"]
+    assert [site for site in "ABCD" if sets.holds_all(site)] == ["B", "C"]
     assert (sets.sites("grouped"), sets.sites("plain")) == (("B", "C"), ())
