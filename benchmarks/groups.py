@@ -72,7 +72,7 @@ def run(short: bool) -> list[Figure]:
     settings: dict[str, Any] = {
         "eviction": "auto",
         "suspect-timeout": 1.0,
-        "synchro-timeout": 1.0,
+        "synchro-timeout": 5.0,
     }
     found: list[Figure] = []
     with (
