@@ -396,7 +396,7 @@ class SynchroTimeoutError(
 
 
 class GroupAwayError(CommitRejectedError, code="group-away", retryable=True, http_status=504):
-    """Too few sites of a group held what a transaction writes within `synchro-timeout` (P39).
+    """Too few sites of a group held what a transaction writes within `synchro-timeout` (P41).
 
     It was withdrawn before it had a timestamp, so it took no effect at any site.
     """
@@ -517,7 +517,7 @@ class ExpiredError(StorageError, code="expired", definite=True, http_status=410)
 
 
 class NotHeldHereError(StorageError, code="not-held-here", definite=True, http_status=409):
-    """The table is of a group, and this site holds none of its rows (P39)."""
+    """The table is of a group, and this site holds none of its rows (P41)."""
 
     way_out = "Read it at one of the sites of its group; see `sparktxlog group show`."
 

@@ -116,7 +116,7 @@ class Opinions:
     Args:
         limit: Positions kept; the one heard of first goes first.
         pinned: Returns positions that verdicts stand on now: they are kept beyond the limit.
-        may_have: Returns whether the site of a replica holds the rows of a table (P39).
+        may_have: Returns whether the site of a replica holds the rows of a table (P41).
     """
 
     def __init__(

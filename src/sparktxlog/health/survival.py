@@ -50,7 +50,7 @@ class KnownSites:
     any_rows: bool
     #: UUID → name.
     commit_tables: Mapping[str, str]
-    #: Row table of a group → the sites that hold its rows (P39).
+    #: Row table of a group → the sites that hold its rows (P41).
     grouped: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 

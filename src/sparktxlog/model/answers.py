@@ -708,7 +708,7 @@ class UndecidedAnswer(TypedDict):
 
 
 class GroupLine(TypedDict):
-    """A group of sites (P39)."""
+    """A group of sites (P41)."""
 
     name: str
     sites: list[str]

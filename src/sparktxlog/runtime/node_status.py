@@ -183,7 +183,7 @@ class NodeStatus:
         ]
 
     def groups(self) -> list[GroupLine]:
-        """Return the groups of sites, and which of these are away (P39)."""
+        """Return the groups of sites, and which of these are away (P41)."""
         master = self._base.master
         away = {*master.status().suspects}
         return group_lines(master.tables, [m for m in master.view.members if m not in away])

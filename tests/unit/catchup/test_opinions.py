@@ -331,7 +331,7 @@ def test_a_copy_within_a_site_is_no_echo_and_adds_no_voice() -> None:
 
 
 def test_sites_are_compared_in_the_tables_that_they_hold() -> None:
-    """P39: a site that holds none of a table's rows is neither wrong nor a voice."""
+    """P41: a site that holds none of a table's rows is neither wrong nor a voice."""
     at = {"t": "BCD"}
     found = Opinions(100, may_have=lambda replica, table: replica in at.get(table, "ABCD"))
     for one in (

@@ -1,4 +1,4 @@
-"""Directed traces of runs of groups (protocol P39)."""
+"""Directed traces of runs of groups (protocol P41)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _decided(node: Lone, view: View) -> list[Action]:
 
 
 def a_run_waits_for_the_sites_of_its_group(core: type[Master]) -> None:
-    """P39: others that hold its files do not count, a quorum does not suffice, others go on."""
+    """P41: others that hold its files do not count, a quorum does not suffice, others go on."""
     node = Lone(core)
     actions = node.submit(staged_bytes=10, copies=(_group("b", "c", copies=2),))
     assert not _stamped(actions)
@@ -74,7 +74,7 @@ def a_run_waits_for_the_sites_of_its_group(core: type[Master]) -> None:
 
 
 def the_origin_is_a_copy_only_in_its_own_group(core: type[Master]) -> None:
-    """P39: what it has of another group is on its way, and no copy."""
+    """P41: what it has of another group is on its way, and no copy."""
     node = Lone(core)
     assert _stamped(node.submit(copies=(_group("a"),))) == [1]
     assert not _stamped(node.submit(copies=(_group("b"),)))
@@ -84,7 +84,7 @@ def the_origin_is_a_copy_only_in_its_own_group(core: type[Master]) -> None:
 
 
 def a_transaction_over_two_groups_needs_both(core: type[Master]) -> None:
-    """P39: no site need be in both."""
+    """P41: no site need be in both."""
     node = Lone(core)
     node.submit(copies=(_group("b"), _group("c", name="us")))
     assert not _stamped(_holds(node, "b", 1))
@@ -92,7 +92,7 @@ def a_transaction_over_two_groups_needs_both(core: type[Master]) -> None:
 
 
 def files_that_are_whole_here_do_not_suffice(core: type[Master]) -> None:
-    """P1a, P39: after the stage timeout an ordinary run is stamped; one of a group is not."""
+    """P1a, P41: after the stage timeout an ordinary run is stamped; one of a group is not."""
     node = Lone(core)
     node.submit(staged_bytes=1 << 40, copies=(_group("b"),))
     node.now += 10 * SECOND_US
@@ -104,7 +104,7 @@ def files_that_are_whole_here_do_not_suffice(core: type[Master]) -> None:
 
 
 def a_group_that_is_away_stops_alone(core: type[Master]) -> None:
-    """P39: its run is withdrawn in time, with who is missing; what rests on it goes with it."""
+    """P41: its run is withdrawn in time, with who is missing; what rests on it goes with it."""
     node = Lone(core)
     node.submit(session="s", copies=(_group("b", "c", copies=2),))
     node.submit(session="s")
@@ -119,7 +119,7 @@ def a_group_that_is_away_stops_alone(core: type[Master]) -> None:
 
 
 def only_members_count(core: type[Master]) -> None:
-    """P39: a site that is no member any more is no copy, whatever it said before."""
+    """P41: a site that is no member any more is no copy, whatever it said before."""
     node = Lone(core)
     node.submit(copies=(_group("b", "c", copies=2),))
     _holds(node, "c", 1)
@@ -128,7 +128,7 @@ def only_members_count(core: type[Master]) -> None:
 
 
 def a_restart_forgets_no_copies_that_are_needed(core: type[Master]) -> None:
-    """P39: patience goes on, and so does the wait."""
+    """P41: patience goes on, and so does the wait."""
     node = Lone(core)
     node.config = replace(node.config, synchro_timeout_us=5 * SECOND_US)
     node.submit(copies=(_group("b"),))
@@ -138,7 +138,7 @@ def a_restart_forgets_no_copies_that_are_needed(core: type[Master]) -> None:
 
 
 def large_files_have_more_time(core: type[Master]) -> None:
-    """P39: what takes long to fetch is not withdrawn while it is fetched."""
+    """P41: what takes long to fetch is not withdrawn while it is fetched."""
     node = Lone(core)
     node.config = replace(node.config, synchro_timeout_us=5 * SECOND_US)
     node.start()
@@ -148,7 +148,7 @@ def large_files_have_more_time(core: type[Master]) -> None:
 
 
 def a_name_keeps_its_sites(core: type[Master]) -> None:
-    """P39: so a name says where rows are, whichever of its tables they belong to."""
+    """P41: so a name says where rows are, whichever of its tables they belong to."""
     node = Lone(core, votes={"a": 1})
     elsewhere = replace(_TABLE, properties=((SITES_OF_TABLE, "b"),))
     node.submit(creates=((0, _TABLE),))
@@ -159,7 +159,7 @@ def a_name_keeps_its_sites(core: type[Master]) -> None:
 
 
 def runs_of_groups_take_no_room_of_others(core: type[Master]) -> None:
-    """P3b, P39: those that wait have the part of the bound that synchronous ones have."""
+    """P3b, P41: those that wait have the part of the bound that synchronous ones have."""
     node = Lone(core)
     node.config = replace(node.config, max_incoming_runs=8)
     node.start()

@@ -1,4 +1,4 @@
-"""Runs of groups in a simulated hour (P39).
+"""Runs of groups in a simulated hour (P41).
 
 They are drawn beside everything else, so that the draws of all else are those without them.
 """
@@ -51,7 +51,7 @@ class Groups:
 
 
 class GroupChecks:
-    """P39: what holds of runs of groups; watches one world."""
+    """P41: what holds of runs of groups; watches one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -79,12 +79,12 @@ class GroupChecks:
         there = {node.name, *self._files.get(action.header.digest, ())}
         for one in copies:
             if len(there.intersection(one.sites)) < one.copies:
-                violated(f"P39: {node.name} stamps {action.header}: {one}, {sorted(there)} hold it")
+                violated(f"P41: {node.name} stamps {action.header}: {one}, {sorted(there)} hold it")
 
     def refused(self, node: SimulatedNode, ticket: int) -> None:
         """See a client told that a group is away."""
         if not node.submits[ticket].facts.copies:
-            violated(f"P39: {node.name} refuses run {ticket}, which is of no group, as of one")
+            violated(f"P41: {node.name} refuses run {ticket}, which is of no group, as of one")
 
     def withdrawn(self, node: SimulatedNode, action: PersistWithdrawal) -> None:
         """Only a run of a group is withdrawn because one is away."""
@@ -93,4 +93,4 @@ class GroupChecks:
                 continue
             self._world.marks.hit("run of a group withdrawn")
             if not self._world.facts[run.digest].copies:
-                violated(f"P39: {node.name} withdraws {run.ticket}, which is of no group")
+                violated(f"P41: {node.name} withdraws {run.ticket}, which is of no group")

@@ -116,7 +116,7 @@ class Progress:
             return False
         own, members = (node.name, node.disk.incarnation), len(node.master.view.members)
         # A synchronous run waits for members, and one of a group for its sites, not to be ordered
-        # (P34, P39).
+        # (P34, P41).
         return any(
             submit.facts.holders <= members and not submit.facts.copies
             for submit in node.disk.announcements.values()

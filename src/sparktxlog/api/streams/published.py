@@ -164,7 +164,7 @@ class StreamedLog:
             raise expired(after) from error
 
     def check_held(self, effects: Iterable[TableEffect]) -> None:
-        """Refuse effects whose rows are not at the node's site (P39).
+        """Refuse effects whose rows are not at the node's site (P41).
 
         Raises:
             NotHeldHereError: It names the sites that have them (definite).

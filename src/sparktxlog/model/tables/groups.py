@@ -1,4 +1,4 @@
-"""Groups of sites: a row table of a group has its rows at the sites of the group only (P39).
+"""Groups of sites: a row table of a group has its rows at the sites of the group only (P41).
 
 A group is a property of one small row table, as restore points are: a change of that table is a
 transaction like any other, so all sites know the same groups.  The sites of a group never change,
@@ -109,7 +109,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiesNeeded:
-    """What the rows of a run need of one group before the run gets its timestamp (P39)."""
+    """What the rows of a run need of one group before the run gets its timestamp (P41)."""
 
     group: str
     #: Its sites, and how many of them hold the files then.

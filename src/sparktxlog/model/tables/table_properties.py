@@ -18,7 +18,7 @@ MAX_TEXT = 4_000
 _MAX_NAME = 255
 _MAX_PROPERTIES = 200
 _DELTA, _OURS = "delta.", "sparktxlog."
-#: Properties of a table of a group: the group, which its creator names, and its sites (P39).
+#: Properties of a table of a group: the group, which its creator names, and its sites (P41).
 GROUP_OF_TABLE = "sparktxlog.group"
 SITES_OF_TABLE = "sparktxlog.sites"
 

@@ -181,7 +181,7 @@ class RunManifest:
     #: What the content of each transaction is known by (`codec.content_digests`), in order; written
     #: by the node that accepts it.  Empty: a void run.
     content_digests: bytes = b""
-    #: What it needs of each group that it writes rows of; written by its accepting node (P39).
+    #: What it needs of each group that it writes rows of; written by its accepting node (P41).
     copies: tuple[CopiesNeeded, ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
@@ -194,7 +194,7 @@ class RunManifest:
         return [*(file for block in self.blocks for file in block.files), *self.commit_files]
 
     def files_at(self, site: str) -> list[StagedFile]:
-        """The staged files that a site holds: all but those of other sites' groups (P39)."""
+        """The staged files that a site holds: all but those of other sites' groups (P41)."""
         if not self.copies:
             return self.staged_files
         return [*self.other_files, *self.grouped_files_at(site)]

@@ -424,7 +424,7 @@ def _voided(index: int) -> Rejection:
 
 
 def _other_sites(name: str, index: int) -> Rejection:
-    text = f"a dropped table of the name {name!r} had its rows at other sites (P39)"
+    text = f"a dropped table of the name {name!r} had its rows at other sites (P41)"
     return Rejection(index=index, code=SchemaMismatchError.code, text=text)
 
 

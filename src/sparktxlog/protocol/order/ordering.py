@@ -465,7 +465,7 @@ class Ordering:
             warnings.clear()
 
     def _give_up(self, now: int) -> None:
-        """Withdraw runs that members or a group kept from a stamp, also while frozen (P34, P39)."""
+        """Withdraw runs that members or a group kept from a stamp, also while frozen (P34, P41)."""
         gone, there = self._staging.give_up(now), len(self._config.members)
         self._withdraw([(s, *why_given_up(s, self._holding(s.digest), there)) for s in gone])
 

@@ -12,7 +12,7 @@ Synchronous runs, and those that they hold up in their sessions, have a part of 
 they take no room from others.
 
 A run of a group waits here until as many of the group's sites hold its files as it needs, and is
-withdrawn as a synchronous one is if they do not in time (P39).  So what is stamped waits for no
+withdrawn as a synchronous one is if they do not in time (P41).  So what is stamped waits for no
 group, and a group whose sites are gone stops alone.
 """
 
@@ -46,7 +46,7 @@ class Unstamped:
         self.submitted_at = since
         #: So many members it waits for; of an ordinary run 0 (P34).
         self.holders = holders_awaited(submit)
-        #: Copies that its groups need (P39).
+        #: Copies that its groups need (P41).
         self.copies: tuple[CopiesNeeded, ...] = submit.facts.copies
         #: Whether it counts among the runs that wait for members.
         self.held_up = False
@@ -139,7 +139,7 @@ class Staging:
         return [run for run in self.runs.values() if run.may_end]
 
     def give_up(self, now: int) -> list[RunSubmitted]:
-        """Remove and return runs that waited too long for members (P34) or their group (P39)."""
+        """Remove and return runs that waited too long for members (P34) or their group (P41)."""
         if self._overdue_at is None or now < self._overdue_at:
             return []
         waiting = self._may_end()
@@ -352,12 +352,12 @@ def holders_awaited(submit: RunSubmitted) -> int:
 
 
 def _waits_for_members(submit: RunSubmitted) -> bool:
-    """Return whether a run that never had a stamp waits for members (P34), or its group (P39)."""
+    """Return whether a run that never had a stamp waits for members (P34), or its group (P41)."""
     return submit.submitted_at is not None and bool(submit.facts.holders or submit.facts.copies)
 
 
 def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:
-    """Return whether a run is stamped only when others hold its files (P1a, P39)."""
+    """Return whether a run is stamped only when others hold its files (P1a, P41)."""
     if submit.facts.copies:
         return True
     return submit.staged_bytes > inline_limit_bytes and quorum > 1

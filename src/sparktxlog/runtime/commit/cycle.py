@@ -61,7 +61,7 @@ class _Single:
     size_bytes: int
     #: How many holders its run needs; 0 = an ordinary one (P34).
     holders: int
-    #: Copies that it needs of its groups; it is alone in its run then (P39).
+    #: Copies that it needs of its groups; it is alone in its run then (P41).
     copies: tuple[CopiesNeeded, ...]
     alone: bool
     #: Commit tables that it brings files of: of each table one version, because the journal keeps

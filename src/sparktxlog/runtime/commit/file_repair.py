@@ -186,7 +186,7 @@ class FileRepair:
         digest, lost = header.digest, ""
         try:
             manifest = verify_payload(await self.run_payload(header), digest)
-            # Without those of groups: nobody waits for them to order a run (P39).
+            # Without those of groups: nobody waits for them to order a run (P41).
             files = self._looked_at[digest] = manifest.other_files
             for file in files:
                 await self._verify(file)

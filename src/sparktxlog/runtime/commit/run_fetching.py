@@ -200,7 +200,7 @@ class RunFetcher:
     def _fetch_grouped(self, manifest: RunManifest, digest: bytes, first: str) -> None:
         """Fetch the files of groups that this site holds, from any site, until they are here.
 
-        As many sites as the groups need have them, so the run waits for none more (P39).
+        As many sites as the groups need have them, so the run waits for none more (P41).
         """
         if not manifest.copies:
             return

@@ -1,4 +1,4 @@
-"""Rows for tables of groups: they travel in files, so only the sites of a group get them (P39).
+"""Rows for tables of groups: they travel in files, so only the sites of a group get them (P41).
 
 Rows that a client sends with its transaction are written to the payload store by the node that
 accepts it, as if they had been staged.  Runs of many small transactions are refused: their rows

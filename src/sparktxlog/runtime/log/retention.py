@@ -228,7 +228,7 @@ class Holders:
         A report of a replica of another log is ignored.
 
         Args:
-            whole: Whether its site holds the tables of all groups (P39).
+            whole: Whether its site holds the tables of all groups (P41).
         """
         if report.node_id not in self._members or verdict is ReplicaVerdict.FOREIGN:
             return []

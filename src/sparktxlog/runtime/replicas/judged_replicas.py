@@ -263,7 +263,7 @@ class Replicas:
             self._turned.writes += self._keep_batch(state.report)
 
     def _may_have(self, replica: str, table: str) -> bool:
-        """Return whether a replica's site holds the rows of a table (P39)."""
+        """Return whether a replica's site holds the rows of a table (P41)."""
         return self.sets.may_have(site_of(replica), table)
 
     def _belongs(self, site: str) -> bool:

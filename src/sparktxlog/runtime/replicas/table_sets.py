@@ -37,7 +37,7 @@ class TableSets:
         self._names: list[str] = []
         self._left_out: dict[Sets, list[str]] = {}
         self._idle: dict[tuple[str, ...], list[str]] = {}
-        #: Name → sites, of tables of groups: a name keeps them for ever (P39).
+        #: Name → sites, of tables of groups: a name keeps them for ever (P41).
         self._grouped: dict[str, tuple[str, ...]] = {}
 
     def left_out(self, sets: Iterable[tuple[str, ...]], site: str = "") -> list[str]:

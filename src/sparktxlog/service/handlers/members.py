@@ -93,7 +93,7 @@ class MemberRoutes(RouteHandlers):
         return await self._change(edit, timeout)
 
     def _keeps_groups(self, roster: Roster) -> Roster:
-        """Return a new roster, unless a group that has tables would be without any site (P39).
+        """Return a new roster, unless a group that has tables would be without any site (P41).
 
         Raises:
             InvalidRequestError: It names the group, and the tables (definite).

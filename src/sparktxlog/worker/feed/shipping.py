@@ -188,7 +188,7 @@ class _Shipper:
             return self._segments()
 
     def _segments(self) -> LogTail:
-        """Return what follows; a feed has the rows of all groups, or none at all (P39)."""
+        """Return what follows; a feed has the rows of all groups, or none at all (P41)."""
         return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS, whole=True)
 
     def _say(self, published: int) -> None:

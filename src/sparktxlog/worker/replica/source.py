@@ -118,7 +118,7 @@ class LogTail:
     segments: tuple[Segment, ...] = ()
     #: Where the worker cut them; None = as the node sent them.
     cut: Cut | None = None
-    #: Tables among them whose rows this site does not hold → the sites that do (P39).
+    #: Tables among them whose rows this site does not hold → the sites that do (P41).
     elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of_site(self) -> LogTail:
@@ -205,7 +205,7 @@ class HttpLogSource(Http):
     ) -> LogTail:
         """Return segments after a position, waiting up to `wait_s` seconds for the first.
 
-        What is done to tables whose rows other sites hold is left out (P39).
+        What is done to tables whose rows other sites hold is left out (P41).
 
         Args:
             whole: All of it is needed.

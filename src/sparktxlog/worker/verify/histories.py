@@ -46,7 +46,7 @@ class SiteHistory:
     site: str
     #: Patterns of the tables that it holds; empty = all.
     only: tuple[str, ...] = ()
-    #: Tables of groups whose rows other sites hold (P39).
+    #: Tables of groups whose rows other sites hold (P41).
     elsewhere: frozenset[str] = frozenset()
     #: Position → table → signature as text; `HISTORY` → chain hash.
     states: dict[int, dict[str, str]] = field(default_factory=dict)

@@ -71,7 +71,7 @@ def test_donors_that_lack_tables() -> None:
 
 
 def test_a_replica_lacks_the_tables_of_groups_of_other_sites() -> None:
-    """P39: it lends no copy to a site that holds them, and no site without them misses them."""
+    """P41: it lends no copy to a site that holds them, and no site without them misses them."""
     known = Known("plain", "grouped")
     own = table("grouped")
     own.properties = (("sparktxlog.sites", "B,C"),)
