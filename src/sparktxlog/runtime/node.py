@@ -220,7 +220,7 @@ class Node:
         if not config.is_witness:
             rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
             self.waits.remember(rounds)
-            self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
+            self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.listed))
             self._run("measuring the node", self.history.watch())
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())

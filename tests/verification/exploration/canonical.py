@@ -266,7 +266,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     CommitFold: {
         "_by_name": describe, "_by_uuid": describe, "_changed": describe, "_fresh": describe,
-        "tables": _no,
+        "_newest": _no, "tables": _no,
     },
     # No run is synchronous or has staged files here, so none is checked or withdrawn.
     Staging: {

@@ -56,7 +56,7 @@ class Site:
         uuids = {table.name.lower(): uuid for uuid, table in found.items()}
         master = SimpleNamespace(
             tables=Tables(self.kept),
-            commit_tables=CommitTables(found, uuids),
+            commit_tables=CommitTables(found, uuids, {}),
             writes=lambda name: TableWrites(version=2, position=7),
             base=SimpleNamespace(position=9),
         )
