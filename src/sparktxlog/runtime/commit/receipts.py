@@ -503,13 +503,23 @@ async def done_until(future: asyncio.Future[Any], deadline: float) -> bool:
     Args:
         deadline: By the event loop's clock.
     """
+    if future.done():
+        return True
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(late: asyncio.Future[Any] | None = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+        elif late is not None and not late.cancelled():
+            late.exception()  # nobody may look at it later
+
+    timer = loop.call_at(deadline, wake)
+    future.add_done_callback(wake)
     try:
-        if not future.done():
-            left = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait([future], timeout=max(0.0, left))
+        await woken
     finally:
-        if not future.done():  # nobody may look at its error later
-            future.add_done_callback(lambda late: late.cancelled() or late.exception())
+        timer.cancel()
     return future.done()
 
 
