@@ -44,9 +44,10 @@ class Site:
         nobody: Any = SimpleNamespace()
         self.placer = CommitPlacer(base, nobody, nobody, nobody)
         self.placer.versions = self.versions
-        self.recounts: Any = SimpleNamespace(findings={})
+        recounts: Any = SimpleNamespace(findings={})
         fetcher: Any = SimpleNamespace(transfers={}, failures={})
-        self.overview = TableOverview(base, self.placer, fetcher, self.recounts, nobody)
+        self.findings: dict[str, Any] = recounts.findings
+        self.overview = TableOverview(base, self.placer, fetcher, recounts, nobody)
 
     def shows(self) -> dict[str, int]:
         """Return how many tables are in which state, after a look at all of them."""
@@ -88,7 +89,7 @@ def test_a_status_looks_only_at_tables_that_are_not_in_sync() -> None:
     assert site.shows() == {"in-sync": MANY - 1, "placing": 1}
     assert site.asked() <= 5
     site.versions["0007"] = 3
-    site.recounts.findings["0009"] = (SimpleNamespace(text="other bytes"),)
+    site.findings["0009"] = (SimpleNamespace(text="other bytes"),)
     assert site.shows() == {"in-sync": MANY - 1, "diverged": 1}
     assert site.asked() <= 5
     drop = CommitOperation(kind=CommitKind.DROP, uuid="0009")
