@@ -108,6 +108,8 @@ class Hello:
     #: has to learn that one first (P31).
     oldest: int = FIRST_VERSION
     newest: int = FIRST_VERSION
+    #: Nodes that it follows while it is a follower (P38); empty = the members.
+    follow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,7 +283,11 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
 
 def _of_following(following: _Facts) -> Iterator[Judgement]:
     name, lags_s = following.get("upstream"), following.get("lags_s") or 0.0
-    if not following.get("linked"):
+    if circle := following.get("circle"):
+        text = f"This follower gets nothing: {', '.join(circle)} follow each other, and no member"
+        way_out = "Name a member in `follow` of one of them, or leave `follow` out."
+        yield _warning("follow-circle", text, way_out)
+    elif not following.get("linked"):
         why = f"{name} does not answer" if name else "there is no node that it could follow"
         text = f"This follower gets nothing: {why}"
         yield _warning("upstream-away", text, _SEE_PEERS)

@@ -122,6 +122,8 @@ class Greeter:
         self._joiners: dict[str, Joiner] = {}
         #: Node → version that both speak, by its last greeting.
         self._common: dict[str, int] = {}
+        #: Node → those that it follows, by its last greeting.
+        self._follow: dict[str, tuple[str, ...]] = {}
 
     @property
     def node_id(self) -> str:
@@ -152,6 +154,13 @@ class Greeter:
     def version(self, node_id: str) -> int:
         """Return the wire version to use with a node that greeted; the first one before."""
         return self._common.get(node_id, FIRST_VERSION)
+
+    def follow_of(self, node_id: str) -> tuple[str, ...] | None:
+        """Return which nodes one is set to follow, empty = the members; None = it greeted nobody.
+
+        Of this node, too.
+        """
+        return self._own.follow if node_id == self.node_id else self._follow.get(node_id)
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -322,6 +331,7 @@ class Greeter:
         )
         url, urls = hello.url.rstrip("/"), self._places[expected].urls
         self._common[expected] = self._choose(hello, expected)
+        self._follow[expected] = hello.follow
         _refuse(
             hello,
             (

@@ -33,6 +33,7 @@ from sparktxlog.model.epoch import FollowedNode
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.synchro_holders import DEFAULT_EXPRESSION
 from sparktxlog.model.values import split_urls
+from sparktxlog.protocol.epoch.pulling import circle_of
 from sparktxlog.protocol.messages.actions import TellChange, TellPhase
 from sparktxlog.protocol.messages.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.messages.posts import Post
@@ -356,6 +357,9 @@ class Epochs:
             "heard_s": None if upstream.heard_us is None else round(upstream.heard_us / 1e6, 3),
             "lacks": upstream.lacks,
             "lags_s": round(upstream.lags_us / 1e6, 3),
+            "circle": [
+                *map(str, circle_of(self._node_id, self._master.view, self._greeter.follow_of))
+            ],
         }
 
     @property
