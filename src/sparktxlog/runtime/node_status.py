@@ -119,7 +119,7 @@ class NodeStatus:
             "incoming_runs": status.incoming_runs,
             "incoming_transactions": status.incoming_transactions,
             "incoming_bytes": status.incoming_bytes,
-            "unstamped_runs": status.unstamped_runs,
+            "unstamped_runs": status.unstamped_runs + self._core.cycle.gathered_runs,
             "counter": status.counter,
             "acquired": status.acquired,
             "busy": status.busy,

@@ -249,6 +249,12 @@ class Cycle:
         self._wake.set()
         return single
 
+    @property
+    def gathered_runs(self) -> int:
+        """How many runs were accepted that the core has not seen yet; single ones become one."""
+        told = sum(isinstance(event, RunSubmitted) for event in self._events)
+        return told + bool(self._singles)
+
     def writer_is_free(self) -> None:
         """Wake the cycle: gathered transactions may become a run now."""
         if self._singles:

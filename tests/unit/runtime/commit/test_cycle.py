@@ -139,6 +139,22 @@ def test_commits_of_different_tables_share_a_run(
     asyncio.run(main())
 
 
+def test_what_was_accepted_counts_before_the_core_sees_it() -> None:
+    """A node that is to be switched off has it, though nothing of it is durable yet."""
+
+    async def main() -> None:
+        cycle, made = assembling(WaitingCore())
+        assert cycle.gathered_runs == 0
+        places = [cycle.submit_single(_commit(number, number), None, 0) for number in (1, 2)]
+        assert cycle.gathered_runs == 1
+        task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
+        await asyncio.gather(*places)
+        assert made == [[1, 2]] and cycle.gathered_runs == 0
+        task.cancel()
+
+    asyncio.run(main())
+
+
 def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version_is_taken() -> None:
     async def main() -> None:
         first, second = _commit(1, 1), _commit(2, 2)
