@@ -29,6 +29,7 @@ NAMES = (
     "conditions",
     "synchronous",
     "latency",
+    "followers",
     "far_peers",
     "memory",
     "attacks",
