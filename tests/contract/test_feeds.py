@@ -32,6 +32,7 @@ from sparktxlog.worker.feed.feed_checks import check_feed, lag_of
 from sparktxlog.worker.feed.feed_lakes import restored_before
 from sparktxlog.worker.feed.feed_page import ReportedSignatures
 from sparktxlog.worker.feed.feed_points import proof_of, route_to, target_of
+from sparktxlog.worker.feed.feed_pruning import FeedPruned, Retention, prune
 from sparktxlog.worker.feed.feed_store import (
     FeedIdentity,
     FeedStore,
@@ -39,7 +40,6 @@ from sparktxlog.worker.feed.feed_store import (
     Seen,
     content_name,
 )
-from sparktxlog.worker.feed.pruning import FeedPruned, Retention, prune
 from sparktxlog.worker.feed.shipped_files import WantedFile, ship_files
 from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 

@@ -23,8 +23,8 @@ from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.feed import shipping
 from sparktxlog.worker.feed.feed_checks import check_feed
 from sparktxlog.worker.feed.feed_points import route_to, target_of
+from sparktxlog.worker.feed.feed_pruning import Retention, prune
 from sparktxlog.worker.feed.feed_store import FeedStore
-from sparktxlog.worker.feed.pruning import Retention, prune
 from sparktxlog.worker.feed.shipping import feed
 from sparktxlog.worker.replica.source import LogTail, NodeInfo
 
@@ -52,9 +52,14 @@ class Source:
         """Return what a worker knows first."""
         end = self.log.end.position
         return NodeInfo(
-            node_id="A", log_id="l", payload_root=str(self.log.payloads), lake_root="/nowhere",
-            signature_interval=1, position=end, published=end,
-        )  # fmt: skip
+            node_id="A",
+            log_id="l",
+            payload_root=str(self.log.payloads),
+            lake_root="/nowhere",
+            signature_interval=1,
+            position=end,
+            published=end,
+        )
 
     def segments(self, after: int, *, wait_s: float, limit: int) -> LogTail:
         """Return what follows a position."""
@@ -69,9 +74,12 @@ class Source:
         end = self.log.end.position
         if path == "/v1/info":
             return {
-                "cluster": "c", "kept_after": self.kept_after, "phase": "NORMAL",
-                "restricted": None, "position": end,
-            }  # fmt: skip
+                "cluster": "c",
+                "kept_after": self.kept_after,
+                "phase": "NORMAL",
+                "restricted": None,
+                "position": end,
+            }
         if path == "/v1/queue":
             return [one for one in self._runs() if one["position"] > query["after"]]
         if path == "/v1/signatures":

@@ -105,8 +105,8 @@ def run_feed(
     image in `PLACE/images`, and goes on where it ended.  It needs no Spark.  With --keep-days or
     --keep-bytes it does once an hour what `feed prune` does.
     """
+    from sparktxlog.worker.feed.feed_pruning import FeedUpkeep, Retention
     from sparktxlog.worker.feed.feed_store import FeedStore
-    from sparktxlog.worker.feed.pruning import FeedUpkeep, Retention
     from sparktxlog.worker.feed.shipping import feed
 
     start_logging()
@@ -231,8 +231,8 @@ def prune_feed(
     With both options more stays.  The image is read and compared before anything goes; where there
     is none, nothing goes, and it says why.  Images go by `sparktxlog maintain`.
     """
+    from sparktxlog.worker.feed.feed_pruning import Retention, prune
     from sparktxlog.worker.feed.feed_store import FeedStore
-    from sparktxlog.worker.feed.pruning import Retention, prune
 
     store, retention = FeedStore(place), Retention(days=keep_days, size_bytes=keep_bytes)
     now_us = time.time_ns() // 1000

@@ -10,8 +10,8 @@ from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.feed.feed_page import FeedPage
 from sparktxlog.worker.feed.feed_points import whole_until
+from sparktxlog.worker.feed.feed_pruning import check_beginning
 from sparktxlog.worker.feed.feed_store import FeedStore, content_name
-from sparktxlog.worker.feed.pruning import check_beginning
 from sparktxlog.worker.feed.shipped_files import AT_ONCE, check_file
 
 
