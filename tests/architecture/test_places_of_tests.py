@@ -194,6 +194,7 @@ ELSEWHERE = {
     "worker/feed/feed_commits.py": "service/test_feeding.py",
     "worker/feed/feed_lakes.py": "spark/worker/test_feed_restores.py",
     "worker/feed/feed_points.py": "contract/test_feeds.py",
+    "worker/feed/feed_pruning.py": "contract/test_feeds.py",
     "worker/feed/feed_restoring.py": "spark/worker/test_feed_restores.py",
     "worker/feed/feed_store.py": "contract/test_feeds.py",
     "worker/feed/shipped_files.py": "contract/test_feeds.py",
