@@ -85,6 +85,7 @@ ELSEWHERE = {
     "codec/delta_catalog/table_states.py": _CATALOG,
     "codec/lexer.py": "unit/codec/test_predicate.py",
     "codec/problems.py": "unit/http/test_link.py",
+    "codec/row_statistics.py": "unit/storage/test_parquet_files.py",
     "config/node_config.py": "unit/config/test_sources.py",
     "cli/doctor/store_checks.py": "contract/test_stores.py",
     "files/stores/donor_buckets.py": "contract/test_copies_between_sites.py",
