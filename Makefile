@@ -242,7 +242,7 @@ bench: $(PEERS)/.installed ## Measure, and write benchmarks/results.json
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-COMPARED = peers growth latency far_peers publishing commits upserts
+COMPARED = peers growth latency far_peers publishing commits upserts spark_costs synchronous
 bench-peers: $(PEERS)/.installed ## Measure Kafka, etcd, NATS, plain Delta and sparktxlog in turn; COMPARED=peers: nothing else of the table
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(addprefix --only ,$(COMPARED)) $(BENCH_ARGS)

@@ -37,6 +37,7 @@ NAMES = (
     "copying",
     "uploads",
     "bulk",
+    "spark_costs",
     "apply",
     "replay",
     "upserts",
