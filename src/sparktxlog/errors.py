@@ -114,9 +114,11 @@ EXTRAS = {
     "fastapi": "node",
     "httptools": "node",
     "jinja2": "node",
+    "numpy": "arrow",
     "obstore": "s3",
     "pandas": "spark",
     "prometheus_client": "node",
+    "pyarrow": "arrow",
     "pyspark": "spark",
     "rich": "node",
     "starlette": "node",
@@ -127,15 +129,20 @@ EXTRAS = {
 }
 
 
-def missing_extra(what: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
+def missing_extra(
+    what: str, error: ModuleNotFoundError, extra: str = ""
+) -> MissingDependencyError | None:
     """Return the error that names the command for a library of an extra; None = it is of none.
 
     Args:
         what: What needs the library, such as `sparktxlog.connect`.
+        error: Of its import.
+        extra: What brings all that is needed; empty = the extra of the library.
     """
     library = (error.name or "").partition(".")[0]
-    if (extra := EXTRAS.get(library)) is None:
+    if library not in EXTRAS:
         return None
+    extra = extra or EXTRAS[library]
     return MissingDependencyError(
         f"{what} needs {library}, which is not installed",
         hint=f"Run: pip install 'sparktxlog[{extra}]'",

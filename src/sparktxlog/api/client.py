@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-
 from sparktxlog.api.given_data import Columns, Rows, arrow_table
 from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
@@ -45,6 +43,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TxLogError,
 )
+from sparktxlog.lazy_arrow import load_arrow, pa
 from sparktxlog.model.ids import (
     table_name,
     transaction_id_from_text,
@@ -257,6 +256,7 @@ class Client(LogClient, Commits[Rows, Columns]):
             wanted = OperationKind(kind)
         except ValueError as error:
             raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
+        load_arrow("client.submit_many")
         limits = self._run_limits()
         given, key = arrow_table(rows), table_name(table).lower()
         made = made_for_newest(
@@ -325,8 +325,10 @@ class Client(LogClient, Commits[Rows, Columns]):
 
         Raises:
             InvalidRequestError: No such level or rollback, or `limit_bytes` is no size (definite).
+            MissingDependencyError: pyarrow or NumPy is not installed (definite).
             TransportError: No node answers (definite).
         """
+        load_arrow("client.background")
         parse_level(level or self._level)
         if type(limit_bytes) is not int or limit_bytes < 1:
             raise InvalidRequestError(
@@ -440,6 +442,7 @@ class Client(LogClient, Commits[Rows, Columns]):
 
         Raises:
             InvalidRequestError: No such view, or it cannot be read after a value (definite).
+            MissingDependencyError: pyarrow or NumPy is not installed (definite).
         """
         return self._link.view(name, after=after, limit=limit)
 

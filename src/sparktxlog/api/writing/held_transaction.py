@@ -16,7 +16,6 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
 from sparktxlog.api.nodes import Nodes, committed
@@ -54,6 +53,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.link import GrowingPause, Http, node_patience
 from sparktxlog.http.upload_link import UploadLink
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
@@ -122,9 +122,11 @@ class HeldTransaction(RequestTransaction):
         """
         self._takes_more()
         given = _given(kind, rows)
-        if not isinstance(given, pa.RecordBatchReader) and _size(given) <= _INLINE_BYTES:
+        is_list = isinstance(given, list)
+        is_stream = not is_list and isinstance(given, pa.RecordBatchReader)
+        if not is_stream and _size(given) <= _INLINE_BYTES:
             operation = OperationRequest(kind=kind, table=table)
-            if isinstance(given, list):
+            if is_list:
                 operation.rows = given
             else:
                 operation.arrow = arrow_text(given)

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-import pyarrow as pa
-
 from sparktxlog.codec.containers.payload import encode_payload
 from sparktxlog.codec.containers.sections import write_section
 from sparktxlog.codec.submits.content_digests import ContentDigests
 from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import LocalProtocolError
+from sparktxlog.lazy_arrow import np, pa
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.transactions.operation import (
     OP_COLUMN,
@@ -36,8 +34,6 @@ from sparktxlog.model.transactions.operation import (
 )
 
 _Value = TypeVar("_Value")
-_TX_FIELD = pa.field(TX_COLUMN, pa.int32(), nullable=False)
-_OP_FIELD = pa.field(OP_COLUMN, pa.int32(), nullable=False)
 #: Groups of a UUID text: place in the text, first and last of the 32 digits.
 _UUID_GROUPS = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
 
@@ -269,9 +265,10 @@ def uuid_texts(ids: bytes) -> pa.StringArray:
 
 def mark_rows(rows: pa.Table, txs: np.ndarray, ops: np.ndarray) -> pa.Table:
     """Return the rows with their TX and OP columns, both int32."""
-    return rows.append_column(_TX_FIELD, pa.array(txs, pa.int32())).append_column(
-        _OP_FIELD, pa.array(ops, pa.int32())
-    )
+    for name, numbers in ((TX_COLUMN, txs), (OP_COLUMN, ops)):
+        place = pa.field(name, pa.int32(), nullable=False)
+        rows = rows.append_column(place, pa.array(numbers, pa.int32()))
+    return rows
 
 
 def inline_section(index: int, section: bytes, rows: int) -> InlineSection:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-import pyarrow as pa
 
-from sparktxlog.codec.arrow import TIMESTAMP_NTZ, arrow_type, normal_type
+from sparktxlog.codec.arrow import arrow_type, normal_type
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import check_definition
 from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.tables.alteration import DROPPED, TableChange
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -148,7 +148,7 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
         )
     return bool(
         (types.is_float32(given) and types.is_float64(wanted))
-        or (types.is_date(given) and wanted == TIMESTAMP_NTZ)
+        or (types.is_date(given) and wanted == pa.timestamp("us"))
     )
 
 

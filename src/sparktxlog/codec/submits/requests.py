@@ -26,7 +26,6 @@ from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import pyarrow as pa
 from msgspec.structs import asdict
 
 from sparktxlog.codec.arrow import arrow_schema, normal_type
@@ -74,6 +73,7 @@ from sparktxlog.errors import (
     OversizeError,
     SchemaMismatchError,
 )
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.ids import (
     check_new_name,
     check_relative_path,
