@@ -114,6 +114,14 @@ def linked(readme: str, home: str) -> str:
     return _LINK.sub(place, readme)
 
 
+def urls_of(home: str) -> str:
+    """Return the part of pyproject.toml that says where a release is shown; see `linked`."""
+    pages = {"Homepage": "README.md", "Documentation": "docs/index.md", "Changelog": "CHANGELOG.md"}
+    return "\n[project.urls]\n" + "".join(
+        f'{name} = "{home}/{page}"\n' for name, page in pages.items()
+    )
+
+
 def wheel_problems(names: Sequence[str], sources: Sequence[str]) -> list[str]:
     """Return what is wrong with the files of a wheel.
 
@@ -188,6 +196,9 @@ def build(work: Path, out: Path, home: str) -> tuple[Path, Path]:
         source.extractall(tree, filter="data")
     readme = tree / "README.md"
     readme.write_text(linked(readme.read_text(), home))
+    if home:
+        with (tree / "pyproject.toml").open("a") as project:
+            project.write(urls_of(home))
     backend = "import setuptools.build_meta as b; print(b.build_{}({!r}))"
     sdist = _run(sys.executable, "-c", backend.format("sdist", str(out)), cwd=tree).split()[-1]
     with tarfile.open(out / sdist) as source:
