@@ -25,6 +25,7 @@ from sparktxlog.api.given_data import Columns, Rows, arrow_table
 from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import least_position
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.writing.background import BackgroundCommits
 from sparktxlog.api.writing.held_transaction import HeldTransaction
@@ -83,6 +84,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         level: str = "ordered",
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
+        warn_of_untested()
         link = Nodes(url, token=token, timeout_s=timeout, ca_file=ca_file)
         super().__init__(link, link.timeout_s)
         self._level = level

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.codec.lexer import string_literal
 from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.delta.log_files import has_log
@@ -68,6 +69,7 @@ def register(
         UnreachableError, UnauthorizedError: From the node (definite).
     """
     check_name_part(schema)
+    warn_of_untested(spark)
     if isinstance(log, TxLog):
         places = _places(log.site.home.get)
     else:
