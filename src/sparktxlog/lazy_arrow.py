@@ -62,7 +62,7 @@ def load_arrow(what: str) -> None:
         MissingDependencyError: One is not installed (definite).
     """
     for library in ("numpy", "pyarrow"):
-        if library not in sys.modules:
+        if sys.modules.get(library) is None:
             _load(library, what)
 
 
