@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -229,8 +229,13 @@ class AllReplicas:
             answer["of_tables"] = True
         if comparison.contest is not None:
             answer["contested"] = True
-            answer["recount"] = self.replicas.recount_due(report.name)
+        if due := self.replicas.recount_due(report.name):
+            answer["recount"] = due
         return answer
+
+    def ask_recount(self, name: str, tables: Sequence[str]) -> tuple[str, list[str]]:
+        """Have a worker of this site recount tables, as `Replicas.ask_recount`."""
+        return self.replicas.ask_recount(name, tables, self._base.clock.now())
 
     # -- catch-ups ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ What is kept of the own ones over a restart is in `own_replica`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from sparktxlog.catchup.comparison import (
     recordable,
 )
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
-from sparktxlog.errors import DivergedError, ExpiredError
+from sparktxlog.errors import DivergedError, ExpiredError, NotFoundError
 from sparktxlog.model.answers import Difference
 from sparktxlog.model.replicas import (
     MAIN,
@@ -221,13 +221,52 @@ class Replicas:
         return self._own_replica(name).recounts.take(recount)
 
     def recount_due(self, name: str = MAIN) -> list[str]:
-        """Return tables that an own worker must recount because other replicas differ (S3)."""
+        """Return tables that an own worker must recount: replicas differ (S3), or it was asked."""
         state = self.named(name)
-        contest = None if state is None else state.comparison.contest
-        if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
+        if state is None:
             return []
-        recounts = self._own_replica(name).recounts
-        return recounts.uncounted(state.report, contest.tables, contest.position)
+        recounts, contest = self._own_replica(name).recounts, state.comparison.contest
+        due = sorted(recounts.asked & state.report.tables.keys())
+        if contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
+            return due
+        found = recounts.uncounted(state.report, contest.tables, contest.position)
+        return [*found, *(one for one in due if one not in found)]
+
+    def ask_recount(self, name: str, tables: Sequence[str], now: int) -> tuple[str, list[str]]:
+        """Have a worker of this site recount tables once its next report comes.
+
+        Args:
+            name: Of the replica.
+            tables: Names of the log.
+
+        Returns:
+            The worker, and all tables that it is asked for.
+
+        Raises:
+            NotFoundError: No worker follows for the replica, or it has not such a table (definite).
+        """
+        state = self.named(name)
+        if state is None or not state.report.follows or self._is_silent(state, now):
+            raise NotFoundError(
+                f"no worker follows the log for replica {name[:80]!r} of this site",
+                hint="`sparktxlog apply --follow` starts one; `sparktxlog verify` counts without.",
+                replica=name[:80],
+            )
+        missing = [table for table in tables if table not in state.report.tables]
+        if missing:
+            raise NotFoundError(
+                f"replica {name!r} of this site has no table {missing[0][:140]!r}",
+                hint="It may not be applied here yet: `sparktxlog status` says how far it is.",
+                table=missing[0][:140],
+            )
+        asked = self._own_replica(name).recounts.asked
+        asked.update(tables)
+        return state.report.worker_id, sorted(asked)
+
+    def counted_at(self, replica: str, table: str) -> int | None:
+        """Return where an own replica's table was recounted last; None = not since the start."""
+        own = self._own.get(name_of(replica)) if site_of(replica) == self._node_id else None
+        return None if own is None else own.recounts.counted_at(table)
 
     def _judge_all(self, accepted: str = "") -> None:
         """Judge all replicas again by the opinions of all sites; note changed verdicts."""

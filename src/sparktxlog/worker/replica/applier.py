@@ -503,8 +503,10 @@ class Applier:
         return self._copies is not None and answer.plan == "copy" and not waits
 
     def _recount(self) -> None:
-        """Recount the tables that the node asks for: other sites report other signatures (S3)."""
+        """Recount the tables that the node asks for: other sites report others (S3), or people."""
         tables = self._reporter.answer.recount
+        if not tables:
+            self._recounted = (-1, ())  # what is asked for from now on is another request
         if tables and (self.state.position, tables) != self._recounted:
             # Once for each position: a scan that fails is not repeated endlessly.
             self._recounted = (self.state.position, tables)
