@@ -10,6 +10,9 @@ from __future__ import annotations
 import base64
 import math
 import os
+import random
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,31 +25,54 @@ from sparktxlog import Client
 _PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 #: Seconds of load; its rate swings, as real ones do.
 _LOAD_S = 180.0
+_TABLE = "sales.orders"
+_COLUMNS = {"id": "bigint", "customer": "string", "amount": "decimal(10,2)"}
+#: Taken once a worker has applied everything.
+_APPLIED = ("table",)
 #: Name → path, width and height.
 _SHOWN = {
     "overview": ("/", 1_080, 740),
     "over-time-on-a-phone": ("/dashboard/history", 390, 844),
+    "table": (f"/dashboard/tables/{_TABLE}", 1_080, 1_000),
+    "acts-on-a-table": (f"/dashboard/acts?table={_TABLE}", 1_080, 560),
 }
 
 
-def main() -> None:
-    """Write the pictures."""
-    _PICTURES.mkdir(exist_ok=True)
+def main(target: Path = _PICTURES, load_s: float = _LOAD_S) -> None:
+    """Write the pictures.
+
+    Args:
+        target: The directory.
+        load_s: Seconds of load.
+    """
+    target.mkdir(exist_ok=True)
     os.umask(0o077)  # else nodes warn of files that others can read
     with (
         tempfile.TemporaryDirectory(prefix="txlog-pictures-") as directory,
         Cluster(Path(directory), "AB") as cluster,
     ):
-        with Client(cluster.urls["A"]) as client:
-            client.create_table("sales.orders", {"id": "bigint", "v": "string"}, keys=["id"])
-            begun = time.monotonic()
-            while (passed := time.monotonic() - begun) < _LOAD_S:
-                client.append("sales.orders", [{"id": int(passed * 1_000), "v": "a"}])
+        url, chance = cluster.urls["A"], random.Random(0)
+        with Client(url) as client:
+            client.create_table(_TABLE, _COLUMNS, keys=["id"], comment="What customers ordered")
+            number, begun = 0, time.monotonic()
+            while (passed := time.monotonic() - begun) < load_s or not number:
+                customer, amount = chance.choice(("ada", "bob", "cyd")), chance.randrange(9_000)
+                row = {"id": number, "customer": customer, "amount": f"{amount / 100:.2f}"}
+                client.append(_TABLE, [row])
+                number += 1
                 time.sleep(0.05 + 0.04 * math.sin(passed / 15))
-        with open_page(Path(directory) / "browser") as page:
-            for name, (path, width, height) in _SHOWN.items():
-                picture = _picture(page, cluster.urls["A"] + path, width, height)
-                (_PICTURES / f"{name}.png").write_bytes(picture)
+        for name, (path, width, height) in _SHOWN.items():
+            if name in _APPLIED:
+                _apply(url)
+            with open_page(Path(directory) / name) as page:
+                picture = _picture(page, url + path, width, height)
+            (target / f"{name}.png").write_bytes(picture)
+
+
+def _apply(url: str) -> None:
+    """Have a worker apply everything at one site."""
+    command = [sys.executable, "-c", "from sparktxlog.cli import main; main()"]
+    subprocess.run([*command, "apply", "--url", url], check=True, capture_output=True)
 
 
 def _picture(page: Page, url: str, width: int, height: int) -> bytes:

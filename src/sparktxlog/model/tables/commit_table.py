@@ -135,6 +135,13 @@ class CommitTables(Mapping[str, CommitTable]):
         uuid = self._uuids.get(name.lower())
         return None if uuid is None else self._by_uuid[uuid]
 
+    def dropped(self, name: str) -> CommitTable | None:
+        """Return the latest dropped table of a name, whose case is ignored; looks at all."""
+        lower = name.lower()
+        gone = [one for one in self._by_uuid.values() if one.is_dropped]
+        named = [one for one in gone if one.name.lower() == lower]
+        return max(named, key=lambda one: one.position, default=None)
+
     def names_after(self, name: str) -> list[str]:
         """Return the lower-case names after one, ascending; empty = all of them."""
         return sorted(one for one in self._uuids if one > name)

@@ -40,6 +40,7 @@ from sparktxlog.codec.submits.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,
@@ -177,6 +178,10 @@ class CommitCatalog:
     def _at(self, table: CommitTable, placed: DeltaTableState | None) -> ShownTable:
         location = self._places.location(table.uuid)
         return ShownTable(name=table.name, uuid=table.uuid, location=location, placed=placed)
+
+    def root(self, uuid: str) -> TablePlace:
+        """Return where a table is, for those that only read it."""
+        return self._places.root(uuid)
 
     # -- new tables --------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from sparktxlog.errors import NotFoundError
 from sparktxlog.health import survival
 from sparktxlog.health.survival import KnownSites, Site
 from sparktxlog.model.answers import OperatorWarning, Survival
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.site_data import SiteData
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.foundation import Foundation
@@ -90,6 +91,17 @@ class SitesData:
             "before `/readyz?data` is ok here."
         )
         return [{"code": "site-not-whole", "text": text}]
+
+    def has_commit_table(self, uuid: str) -> dict[str, bool | None]:
+        """Return other site → whether it has all of a commit table; None = it does not answer."""
+        found = dict[str, bool | None]()
+        for name, link in sorted(self._base.links.items()):
+            seat = self._base.master.view.seat(NodeId(name))
+            if seat is None or seat.witness:
+                continue
+            data = self._membership.data_of.get(name) if link.up else None
+            found[name] = None if data is None else data.has_table(uuid)
+        return found
 
     def survivals(self) -> list[Survival]:
         """Return what the loss of each node with a place would mean.
