@@ -30,7 +30,7 @@ _COLUMNS = {"id": "bigint", "customer": "string", "amount": "decimal(10,2)"}
 #: Taken once a worker has applied everything.
 _APPLIED = ("table",)
 #: Name → path, width and height.
-_SHOWN = {
+SHOWN = {
     "overview": ("/", 1_080, 740),
     "over-time-on-a-phone": ("/dashboard/history", 390, 844),
     "table": (f"/dashboard/tables/{_TABLE}", 1_080, 1_000),
@@ -61,7 +61,7 @@ def main(target: Path = _PICTURES, load_s: float = _LOAD_S) -> None:
                 client.append(_TABLE, [row])
                 number += 1
                 time.sleep(0.05 + 0.04 * math.sin(passed / 15))
-        for name, (path, width, height) in _SHOWN.items():
+        for name, (path, width, height) in SHOWN.items():
             if name in _APPLIED:
                 _apply(url)
             with open_page(Path(directory) / name) as page:
