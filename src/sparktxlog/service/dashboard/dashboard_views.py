@@ -291,18 +291,19 @@ class DashboardViews:
         if known is None:
             return []
         urls = {seat.node_id: seat.url for seat in self._node.base.master.view.roster}
-        own = {
-            "site": self._node.config.node_id,
-            "url": "",
-            "whole": table.version == known.version,
+        held: dict[str, bool | None] = {
+            self._node.config.node_id: table.version == known.version,
+            **self._node.sites_data.has_commit_table(known.uuid),
         }
         return [
-            {**own, "version": table.version, "ordered": known.version},
-            *(
-                {"site": site, "url": split_urls(urls[NodeId(site)])[0], "whole": whole}
-                | {"version": None, "ordered": known.version}
-                for site, whole in self._node.sites_data.has_commit_table(known.uuid).items()
-            ),
+            {
+                "site": site,
+                "url": "" if number == 0 else split_urls(urls[NodeId(site)])[0],
+                "whole": whole,
+                "version": table.version if number == 0 else None,
+                "ordered": known.version,
+            }
+            for number, (site, whole) in enumerate(held.items())
         ]
 
     def _table_line(self, name: str, replicas: Mapping[str, Mapping[str, Any]]) -> View:
