@@ -15,6 +15,7 @@ BENCH_ARGS ?=
 MUTANT_ARGS ?=
 FUZZ_ARGS ?=
 EXPLORE_ARGS ?=
+NOTEBOOKS ?=
 PYTEST_ARGS ?=
 SEEDS ?= 500
 # Processes that share the tests, file by file; see tests/support/sharing.py.
@@ -51,7 +52,7 @@ RELEASE := $(VENV)/release
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs site release clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs notebooks site release clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -242,7 +243,7 @@ bench: $(PEERS)/.installed ## Measure, and write benchmarks/results.json
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-COMPARED = peers growth latency far_peers publishing commits upserts
+COMPARED = peers growth latency far_peers publishing commits upserts spark_costs synchronous
 bench-peers: $(PEERS)/.installed ## Measure Kafka, etcd, NATS, plain Delta and sparktxlog in turn; COMPARED=peers: nothing else of the table
 	@$(PYTHON) tools/check_machine.py --java
 	@$(BIN)/python -m benchmarks $(addprefix --only ,$(COMPARED)) $(BENCH_ARGS)
@@ -259,6 +260,10 @@ mutants: $(STAMP) ## Break each rule of the protocol once; something must find i
 
 docs: $(STAMP) ## Write the generated pages, and parts of pages, below docs/
 	@$(BIN)/python -m tools.reference
+
+notebooks: $(STAMP) ## Run the notebooks, and keep them with their outputs; NOTEBOOKS=quickstart runs some
+	@$(PYTHON) tools/check_machine.py --java
+	@$(BIN)/python -m tools.notebooks $(NOTEBOOKS)
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -9,7 +9,8 @@ Usage: ./spark-submit.sh [--print-command] [spark-submit options] JOB.py [job ar
 
 Starts JOB.py with spark-submit, conf/, this package, its interpreter, Delta Lake's JARs and
 those of the object stores that --stores of a job or SPARKTXLOG_STORES names.
-All other options are spark-submit's own; its exit code is handed through.
+All other options are spark-submit's own; its exit code is handed through.  What --jars and
+--py-files name is added to that.
 --print-command shows what would be started; --resolve only fetches the JARs, once.
 
   ./spark-submit.sh jobs/apply.py --url http://127.0.0.1:7401 --once
@@ -92,15 +93,41 @@ master=${MASTER:-local[*]}
 stores=${SPARKTXLOG_STORES:-}
 previous=""
 job=""
+# Of an option that it gets twice spark-submit takes the last one, and a setting loses to an option:
+# your JARs and Python files are put together with ours.
+jars_given=""
+files_given=""
+arguments=()
 for argument in "$@"; do
-    # --master is spark-submit's, before the job; --stores is the job's.
-    case "$previous$job" in --master) master=$argument ;; --stores*.py) stores=$stores,$argument ;; esac
+    at=$previous
+    previous=$argument
+    if [ -n "$job" ]; then  # the job's own
+        [ "$at" != --stores ] || stores=$stores,$argument
+        [ "$argument" = "${argument#--stores=}" ] || stores=$stores,${argument#--stores=}
+        arguments+=("$argument")
+        continue
+    fi
+    case "$at" in
+        --master) master=$argument ;;
+        --jars) jars_given=$jars_given,$argument; continue ;;
+        --py-files) files_given=$files_given,$argument; continue ;;
+        --conf | -c)
+            case "$argument" in
+                spark.jars=*) jars_given=$jars_given,${argument#*=} ;;
+                spark.submit.pyFiles=*) files_given=$files_given,${argument#*=} ;;
+            esac
+            ;;
+    esac
     case "$argument" in
-        --master=*) [ -n "$job" ] || master=${argument#--master=} ;;
-        --stores=*) stores=$stores,${argument#--stores=} ;;
+        --jars | --py-files) continue ;;
+        --jars=*) jars_given=$jars_given,${argument#*=}; continue ;;
+        --py-files=*) files_given=$files_given,${argument#*=}; continue ;;
+        --conf=spark.jars=*) jars_given=$jars_given,${argument#*=*=} ;;
+        --conf=spark.submit.pyFiles=*) files_given=$files_given,${argument#*=*=} ;;
+        --master=*) master=${argument#--master=} ;;
         *.py) job=$argument ;;
     esac
-    previous=$argument
+    arguments+=("$argument")
 done
 
 options=()
@@ -119,7 +146,7 @@ found=$("$python" -m sparktxlog.api.spark_jars --spark "$spark" --stores "$store
 $resolve_only && exit 0
 {
     read -r jars
-    options+=(--jars "$jars")
+    options+=(--jars "$jars$jars_given")
     while read -r setting; do options+=(--conf "$setting"); done
 } <<<"$found"
 
@@ -140,12 +167,13 @@ with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.write(path, path.relative_to(root))
 os.replace(part, sys.argv[1])
 PYTHON
-        options+=(--py-files "$archive")
+        files_given=,$archive$files_given
         ;;
 esac
+[ -z "$files_given" ] || options+=(--py-files "${files_given#,}")
 
 if $print_only; then
-    printf '%q ' "$SPARK_HOME/bin/spark-submit" "${options[@]}" "$@"
+    printf '%q ' "$SPARK_HOME/bin/spark-submit" "${options[@]}" "${arguments[@]}"
     echo
     exit 0
 fi
@@ -158,4 +186,4 @@ mkfifo "$pipe/stderr"
 (trap '' INT TERM HUP; cat "$pipe/stderr" >&2; rm -rf "$pipe") 3>&- </dev/null >/dev/null &
 exec 3>"$pipe/stderr"
 export SPARKTXLOG_STDERR=$pipe/stderr
-exec "$SPARK_HOME/bin/spark-submit" "${options[@]}" "$@"
+exec "$SPARK_HOME/bin/spark-submit" "${options[@]}" "${arguments[@]}"

@@ -69,6 +69,10 @@ class Cluster:
         """Return the address at which a node's peers reach it."""
         return self.urls[name]
 
+    def peer_lines(self, peer: str) -> str:
+        """Return what else stands of a node in the configurations of the others: nothing."""
+        return ""
+
     def start(self, name: str) -> None:
         """Start a node's process; `wait_ready` waits for it."""
         config = self.root / f"site-{name.lower()}.toml"
@@ -85,6 +89,7 @@ class Cluster:
         peers = [peer for peer in self.names if peer != name]
         for number, peer in enumerate(peers, start=1):
             text += f'[peer.{number}]\nid = "{peer}"\nurl = "{self.peer_url(peer)}"\n'
+            text += self.peer_lines(peer)
         config.write_text(text)
         with (self.root / f"site-{name.lower()}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(

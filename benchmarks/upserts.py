@@ -1,12 +1,19 @@
-"""Upserts through the log into a large table, beside a plain MERGE of the same rows into a twin."""
+"""Upserts through the log into a large table, beside a plain MERGE of the same rows into a twin.
+
+`python -m benchmarks.upserts --rows 10000000 --upserts 1000,100000,1000000 --vectors` measures
+other sizes.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from delta.tables import DeltaTable
@@ -14,8 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.cluster import Cluster
+from benchmarks.peers.processes import tree_cpu_seconds
 from benchmarks.replay import apply
-from benchmarks.results import Figure, beside
+from benchmarks.results import Figure, beside, markdown
 from benchmarks.sparks import COLUMNS, frame, session
 from sparktxlog import connect
 from sparktxlog.api.connect import TxLog
@@ -23,33 +31,56 @@ from sparktxlog.api.connect import TxLog
 PEER = "plain MERGE of the same rows, Spark"
 #: Rows that are made at once.
 _PART = 1_000_000
+#: Most of the peer's seconds, and of its CPU.
+_GOAL, _WITH_VECTORS = 0.6, 1.2
+#: Rows in the table → rows of the upserts: the ratio stays where both grow.
+_SIZES = {2_000_000: (20_000,), 10_000_000: (100_000,)}
 
 
 def run(short: bool) -> list[Figure]:
-    """Measure each size in turn with the peer, three times, so that other load meets both.
+    """Measure two sizes of tables, and the smaller one with deletion vectors."""
+    if short:
+        return measured(100_000, (1_000,), vectors=False, turns=1)
+    figures = [
+        one for rows, sizes in _SIZES.items() for one in measured(rows, sizes, vectors=False)
+    ]
+    rows, sizes = min(_SIZES.items())
+    return [*figures, *measured(rows, sizes, vectors=True)]
+
+
+def measured(total: int, sizes: Iterable[int], *, vectors: bool, turns: int = 3) -> list[Figure]:
+    """Measure each size in turn with the peer, so that other load meets both.
 
     In a table with deletion vectors, of both sides, few rows are written: those that are new.
     """
-    total, sizes = (100_000, (1_000,)) if short else (10_000_000, (1_000, 100_000, 1_000_000))
-    spark, figures = session(), []
+    goal = _WITH_VECTORS if vectors else _GOAL
+    figures: list[Figure] = []
+    with _pair(total, vectors) as pair:
+        for count in sizes:
+            pair.measured(count, total, 0)  # warms up
+            both = [pair.measured(count, total, number) for number in range(1, turns + 1)]
+            what = f"upsert {count:,} rows into {total:,}"
+            what += " with deletion vectors" if vectors else ""
+            for name, unit, at in ((what, "s", 0), (f"{what}: CPU", "s", 1)):
+                ours, peer = (
+                    statistics.median(one[at] for one in side) for side in zip(*both, strict=True)
+                )
+                figures.append(beside(name, ours, unit, PEER, peer, goal))
+    return figures
+
+
+@contextmanager
+def _pair(total: int, vectors: bool) -> Iterator[_Pair]:
+    spark = session()
     with (
         tempfile.TemporaryDirectory(prefix="txlog-bench-") as directory,
         Cluster(Path(directory), "A") as cluster,
         connect(spark, cluster.urls["A"], timeout=300) as log,
     ):
-        for name, vectors in (("large", False), ("vectors", True)):
-            log.create_table(name, COLUMNS, keys=["id"], deletion_vectors=vectors)
-            pair = _Pair(spark, log, cluster, name, Path(directory))
-            pair.fill(total)
-            pair.measured(sizes[0], total, 0)  # warms up
-            for count in sizes:
-                numbers = range(1, 2 if short else 4)
-                both = [pair.measured(count, total, number) for number in numbers]
-                ours, peer = (statistics.median(seconds) for seconds in zip(*both, strict=True))
-                what = f"upsert {count:,} rows into {total:,}"
-                what += " with deletion vectors" if vectors else ""
-                figures.append(beside(what, ours, "s", PEER, peer, 1.2))
-    return figures
+        log.create_table("large", COLUMNS, keys=["id"], deletion_vectors=vectors)
+        pair = _Pair(spark, log, cluster, "large", Path(directory))
+        pair.fill(total)
+        yield pair
 
 
 class _Pair:
@@ -71,22 +102,33 @@ class _Pair:
         self._cluster.wait_published("A", receipt.position or 0)
         apply(self._spark, self._cluster.urls["A"])
 
-    def measured(self, count: int, total: int, number: int) -> tuple[float, float]:
-        """Return the seconds of the log and of the peer, which take turns to be the first."""
-        spark = self._spark
-        rows = _rows(spark, count, total, number, self._directory / "rows")
+    def measured(
+        self, count: int, total: int, number: int
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return seconds and CPU of the log and of the peer, which take turns to be the first."""
+        spark, directory = self._spark, self._directory
+        rows = _rows(spark, count, total, number, directory / "rows")
         # Under a name of its own: Spark remembers the versions of a table by its path.
-        twin = _twin(self._table, self._directory / f"twin-{self._name}-{count}-{number}")
+        twin = _twin(self._table, directory / f"twin-{self._name}-{count}-{number}")
         receipt = self._log.upsert(self._name, rows)
         self._cluster.wait_published("A", receipt.position or 0)
-        peer = _merge(spark, twin, rows) if number % 2 else 0.0
-        ours = apply(spark, self._cluster.urls["A"])
-        peer = peer or _merge(spark, twin, rows)
+        acts: list[Callable[[], object]] = [
+            lambda: apply(spark, self._cluster.urls["A"]),
+            lambda: _merge(spark, twin, rows),
+        ]
+        spent = {place: _spent(acts[place]) for place in ((1, 0) if number % 2 else (0, 1))}
         left = spark.read.format("delta").load(str(twin)).count()
         if self._log.table(self._name).count() != left:
             raise RuntimeError(f"{count:,} upserts left other rows than the MERGE")
         shutil.rmtree(twin)
-        return ours, peer
+        return spent[0], spent[1]
+
+
+def _spent(act: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of an act, and the CPU of this process, its JVM and all others below."""
+    begin, cpu = time.perf_counter(), tree_cpu_seconds()
+    act()
+    return time.perf_counter() - begin, tree_cpu_seconds() - cpu
 
 
 def _rows(spark: SparkSession, count: int, total: int, number: int, path: Path) -> DataFrame:
@@ -107,8 +149,7 @@ def _twin(table: Path, path: Path) -> Path:
     return path
 
 
-def _merge(spark: SparkSession, table: Path, rows: DataFrame) -> float:
-    begin = time.perf_counter()
+def _merge(spark: SparkSession, table: Path, rows: DataFrame) -> None:
     (
         DeltaTable.forPath(spark, str(table))
         .alias("t")
@@ -117,4 +158,19 @@ def _merge(spark: SparkSession, table: Path, rows: DataFrame) -> float:
         .whenNotMatchedInsertAll()
         .execute()
     )
-    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Measure the sizes of the command line; print them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.upserts", description=__doc__)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows in the table")
+    parser.add_argument("--upserts", default="20000", help="rows of each upsert: 1000,100000")
+    parser.add_argument("--vectors", action="store_true", help="with deletion vectors")
+    parser.add_argument("--turns", type=int, default=3)
+    given = parser.parse_args()
+    sizes = [int(text) for text in given.upserts.split(",")]
+    print(markdown(measured(given.rows, sizes, vectors=given.vectors, turns=given.turns)))
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,25 @@ def cpu_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def tree_cpu_seconds(root: int | None = None) -> float:
+    """Return user and system time of a process and of all below it, with those that ended.
+
+    Args:
+        root: None = this process.
+    """
+    ticks, left = 0, [os.getpid() if root is None else root]
+    while left:
+        at = Path(f"/proc/{left.pop()}")
+        try:
+            fields = (at / "stat").read_text().rsplit(")", 1)[1].split()
+            tasks = [(task / "children").read_text() for task in (at / "task").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(map(int, fields[11:15]))
+        left += [int(pid) for text in tasks for pid in text.split()]
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def written_bytes(pid: int) -> int:
     """Return what a process gave to disks: whole pages, each once between two writebacks."""
     found = re.search(r"^write_bytes: (\d+)", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)

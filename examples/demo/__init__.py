@@ -7,6 +7,7 @@ demo_nodes         the three `sparktxlog serve` processes and their directories
 bucket_server      SeaweedFS, for `--store s3`
 relay              the links between them, which can be cut
 sites              the three Spark processes
+off_site           followers and a feed, and what becomes of both
 job_lines          how a Spark process is told what to do
 site_job           what runs inside each of them
 catalog_story      the same with ordinary SQL on one commit table; catalog_job, catalog_report

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from examples.demo.catalog_story import CONNECTOR_VARIABLE, run_catalog_demo
 from examples.demo.flight_files import AIRPORTS
-from examples.demo.story import run_demo
+from examples.demo.story import FOLLOWERS, run_demo
 
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.ids import local_path
@@ -43,6 +43,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--catalog a node and a worker are killed, too, by default those of the last two sites",
     )
     add("--witness", action="store_true", help="two sites and a witness instead of three sites")
+    add("--followers", type=int, default=0, metavar="N", help="nodes that follow, up to 3")
+    add("--feed", metavar="DIR", help="keep the log there; in the end a new cluster is made of it")
     add("--catalog", action="store_true", help="Spark's own INSERT and MERGE on one commit table")
     add(
         "--connector",
@@ -57,6 +59,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     sites = _sites(found)
     if not 0.001 <= found.scale <= 1:
         made.error(f"--scale {found.scale:g} is not within 0.001 … 1")
+    if not 0 <= found.followers <= len(FOLLOWERS):
+        made.error(f"--followers {found.followers} is not within 0 … {len(FOLLOWERS)}")
+    if found.catalog and (found.followers or found.feed):
+        made.error("--catalog goes without --followers and --feed")
     if found.catalog and (found.kill or found.kill_worker or found.witness):
         made.error("--catalog goes without --kill, --kill-worker and --witness")
     for option, site in (("--kill", found.kill), ("--kill-worker", found.kill_worker)):
@@ -93,6 +99,8 @@ def _passed(arguments: argparse.Namespace) -> bool:
         kill=a.kill,
         kill_worker=a.kill_worker,
         in_buckets=a.store is not None,
+        followers=a.followers,
+        feed=None if a.feed is None else Path(local_path(a.feed)).absolute(),
     )
 
 

@@ -49,6 +49,7 @@ class Cluster:
         suspect_timeout_s: Seconds of silence after which the others go on without a node; None =
             they wait for it, until `restart_evicting`.
         in_buckets: The sites' tables lie in a bucket of this machine, not in their directories.
+        followers: Ids of nodes that follow: the first one the sites, each other one that before it.
     """
 
     def __init__(
@@ -59,15 +60,18 @@ class Cluster:
         *,
         suspect_timeout_s: float | None = None,
         in_buckets: bool = False,
+        followers: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.sites = tuple(sites)
         self.witness = witness
-        names = (*sites, witness) if witness else tuple(sites)
+        self.followers = tuple(followers)
+        names = (*sites, *([witness] if witness else []), *followers)
         ports = free_ports(len(names) + WEED_PORTS)
         self.ports = dict(zip(names, ports, strict=False))
         self.bucket = BucketServer(directory, ports[len(names) :]) if in_buckets else None
-        self._children: dict[str, Child] = {}
+        #: All processes but Spark's, in the order in which they were started.
+        self.children: dict[str, Child] = {}
         #: Node → port of its relay.
         self._doors: dict[str, int] = {}
         self._secret = secrets.token_hex(24)
@@ -76,40 +80,40 @@ class Cluster:
 
     @property
     def _relays(self) -> Child:
-        return self._children["relays"]
+        return self.children["relays"]
 
     def start(self) -> None:
         """Start the store, relays and nodes; return when all nodes answer."""
         if self.bucket is not None:
-            self._children["store"] = self.bucket.start()
+            self.children["store"] = self.bucket.start()
             self.wait_until(self.bucket.answers, "the store to answer")
         arguments = ["examples.demo.relay", json.dumps(self.ports)]
         log = self.directory / "relays.log"
-        self._children["relays"] = Child("relays", log, arguments, answers=True)
+        self.children["relays"] = Child("relays", log, arguments, answers=True)
         self._doors = self._relays.read_answer()
         self._start_nodes()
 
     def _start_nodes(self) -> None:
         for name in self.ports:
             self.start_node(name)
-        self.wait_until(lambda: all(map(self._answers, self.ports)), "all nodes to answer")
+        self.wait_until(lambda: all(map(self.answers, self.ports)), "all nodes to answer")
 
     def start_node(self, name: str) -> None:
         """Start a node that does not run; it needs a moment before it answers."""
         log = self.site_directory(name) / "node.log"
         arguments = ["sparktxlog.cli", "serve", "--config", str(self._write_config(name))]
-        self._children[name] = Child(f"node {name}", log, arguments)
+        self.children[name] = Child(f"node {name}", log, arguments)
 
     def kill_node(self, name: str) -> None:
         """Kill a node with SIGKILL."""
-        child = self._children.pop(name)
+        child = self.children.pop(name)
         child.kill()
         child.stop()
 
     def restart_evicting(self) -> None:
         """Restart all nodes; from now on they go on without one that is silent for a while."""
         for name in self.ports:
-            self._children.pop(name).stop()
+            self.children.pop(name).stop()
         self.suspect_timeout_s = SUSPECT_TIMEOUT_S
         self._start_nodes()
         self.wait_until(self.is_whole, "all nodes to be linked again")
@@ -127,7 +131,8 @@ class Cluster:
             for status in found
         )
 
-    def _answers(self, name: str) -> bool:
+    def answers(self, name: str) -> bool:
+        """Return whether a node answers."""
         try:
             return bool(self.info(name))
         except TransportError:
@@ -149,15 +154,21 @@ class Cluster:
             f'eviction = "{"auto" if evicts else "manual"}"',
             f"suspect-timeout = {self.suspect_timeout_s if evicts else _CUT_TIMEOUT_S}",
         ]
-        witness = 'roles = ["witness"]'
+        witness, follower = 'roles = ["witness"]', 'roles = ["follower", "replica"]'
         if site == self.witness:
             lines.append(witness)
+        elif site in self.followers:
+            lines.append(follower)
+            before = self.followers[: self.followers.index(site)][-1:]
+            lines += [f'follow = ["{name}"]' for name in before]
         elif self.bucket is not None:
             lines += self.bucket.node_settings(site)
         for number, other in enumerate((name for name in self.ports if name != site), start=1):
             lines += [f"[peer.{number}]", f'id = "{other}"', f'url = "{urls[other]}"']
             if other == self.witness:
                 lines.append(witness)
+            if other in self.followers:
+                lines.append(follower)
         path = root / "node.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
@@ -221,7 +232,7 @@ class Cluster:
         deadline = monotonic() + timeout_s
         pause = Event()
         while not holds():
-            for child in self._children.values():
+            for child in self.children.values():
                 child.fail_if_dead()
             if monotonic() > deadline:
                 raise DemoError(
@@ -245,7 +256,7 @@ class Cluster:
     def shared_files(self) -> int:
         """Return how many files of one site are, by inode, also files of another."""
         owners: dict[tuple[int, int], set[str]] = {}
-        for site in self.sites:
+        for site in (*self.sites, *self.followers):
             for path in self.site_directory(site).rglob("*"):
                 if path.is_file():
                     found = path.stat()
@@ -256,12 +267,12 @@ class Cluster:
         """Leave all running; return a script that stops it."""
         self._relays.ask({"do": "stay"})
         script = self.directory / "stop.sh"
-        pids = " ".join(str(child.process.pid) for child in reversed(self._children.values()))
+        pids = " ".join(str(child.process.pid) for child in reversed(self.children.values()))
         script.write_text(f"#!/bin/sh\nkill {pids}\n")
         script.chmod(0o755)
         return script
 
     def stop(self) -> None:
         """Stop all processes, the relays last."""
-        for child in reversed(self._children.values()):
+        for child in reversed(self.children.values()):
             child.stop()

@@ -53,6 +53,12 @@ class DemoResult:
     evicted_s: float | None = None
     #: Seconds from the restart until the killed node was a member again.
     rejoined_s: float | None = None
+    #: Follower → `position`, `upstream`, `queue_equal`, `signatures`, `unsound` at its end.
+    followers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Of the feed and the new cluster that has its tables; empty = there is no feed.
+    feed: dict[str, Any] = field(default_factory=dict)
+    #: Follower and feed that were killed meanwhile.
+    killed_off_site: list[str] = field(default_factory=list)
     keys_written_by_several_sites: int = 0
     files_shared_between_sites: int = 0
     seconds: float = 0.0
@@ -74,9 +80,20 @@ class DemoResult:
         return sum(sum(found.values()) for found in self.differences.values())
 
     @property
+    def off_site_differs(self) -> list[str]:
+        """Followers, and the feed, that do not have what the sites have."""
+        wanted = self.signatures.get(self.sites[0])
+        found = [
+            name
+            for name, one in self.followers.items()
+            if not one["queue_equal"] or one["unsound"] or one["signatures"] != wanted
+        ]
+        return found + ["the feed"] * bool(self.feed and self.feed["signatures"] != wanted)
+
+    @property
     def passed(self) -> bool:
         """Whether the demo succeeded."""
-        wrong = self.source_differences or self.files_shared_between_sites
+        wrong = self.source_differences or self.files_shared_between_sites or self.off_site_differs
         return self.equal and set(self.differences) == set(self.sites) and not wrong
 
     def to_json(self) -> dict[str, Any]:
@@ -92,6 +109,7 @@ class DemoResult:
             "rows": self.rows.total(),
             "equal": self.equal,
             "source_differences": self.source_differences,
+            "off_site_differs": self.off_site_differs,
             "passed": self.passed,
         }
 
@@ -106,11 +124,17 @@ class DemoResult:
         for name, cells, source in _result_rows(self):
             table.add_row(name, *(cell_text(cells.get(site)) for site in self.sites), source)
         console.print(table)
+        others = [f"follower {name}" for name in self.followers] + ["the new cluster"] * bool(
+            self.feed
+        )
+        too = f" {' and '.join(others)} have them, too." if others else ""
         verdict = (
-            "[green]All signatures are equal, and no row differs from the source.[/green]"
+            f"[green]All signatures are equal, and no row differs from the source.{too}[/green]"
             if self.passed
             else "[red]The sites or the source differ: see the table.[/red]"
         )
+        if self.off_site_differs:
+            verdict = f"[red]Not as the sites: {', '.join(self.off_site_differs)}.[/red]"
         console.print(f"{verdict}  {self.seconds:,.0f} s")
 
 

@@ -16,10 +16,14 @@ from examples.demo import flight_comparison, flights
 from examples.demo.job_lines import obey, session_settings
 from pyspark.sql import functions as F
 
+from sparktxlog import Client
 from sparktxlog.api.connect import connect
 from sparktxlog.api.session import build_session
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.model.transactions.operation import OperationKind
+from sparktxlog.worker.feed.feed_points import route_to, target_of
+from sparktxlog.worker.feed.feed_restoring import restore_rows
+from sparktxlog.worker.feed.feed_store import FeedStore
 from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.bucket_replica import open_replica
@@ -130,12 +134,19 @@ class SiteJob:
             raise RuntimeError(f"{len(done.rejections)} rejected, first: {done.rejections[0]}")
         return done.rows
 
-    def _open_source(self) -> HttpLogSource:
-        return HttpLogSource(self._log.url, None)
+    def _open_source(self, url: str = "") -> HttpLogSource:
+        return HttpLogSource(url or self._log.url, None)
 
-    def apply(self, at_least: int) -> dict[str, Any]:
-        """Apply the published queue to the site's tables, as jobs/apply.py does."""
-        with closing(self._open_source()) as source, closing(self._open_source()) as reporting:
+    def apply(self, at_least: int, url: str = "") -> dict[str, Any]:
+        """Apply the published queue to the site's tables, as jobs/apply.py does.
+
+        Args:
+            url: Of the node of another site, whose own tables get it.
+        """
+        with (
+            closing(self._open_source(url)) as source,
+            closing(self._open_source(url)) as reporting,
+        ):
             info = source.info()
             with closing(open_replica(info.lake, info.lake_root)) as replica:
                 applier = Applier(self.spark, source, replica, reporting=reporting)
@@ -149,13 +160,37 @@ class SiteJob:
             "requests": requests,
         }
 
-    def verify(self) -> dict[str, Any]:
-        """Recount every table's signature by a full scan of its rows."""
-        with closing(self._open_source()) as source:
+    def verify(self, url: str = "") -> dict[str, Any]:
+        """Recount every table's signature by a full scan of its rows; as `apply`."""
+        with closing(self._open_source(url)) as source:
             found = verify_replica(self.spark, source, source.info().lake)
         return {
             "signatures": {table.table: table.counted for table in found.tables},
             "unsound": [str(table) for table in found.tables if not table.sound],
+        }
+
+    def restore(self, feed: str, lake: str, url: str) -> dict[str, Any]:
+        """Make the tables of a feed's end again, and let a new cluster adopt them.
+
+        Args:
+            lake: New directory of the tables.
+            url: Of a node of another log.
+        """
+        store = FeedStore(feed)
+        done = restore_rows(self.spark, store, route_to(store, target_of(store, None)), lake)
+        with connect(self.spark, url) as log:
+            for name, table in sorted(done.state.tables.items()):
+                log.adopt_table(name, f"{lake}/{name}", keys=table.definition.keys)
+        with Client(url) as client:
+            info = client.info()
+        self.apply(int(info["position"]), url)
+        found = self.verify(url)
+        if found["unsound"]:
+            raise RuntimeError(f"restored, and not sound: {found['unsound']}")
+        return {
+            "signatures": found["signatures"],
+            "proven_at": done.proven_at,
+            "log_id": info["log_id"],
         }
 
     def compare(self, lakes: dict[str, str], queue: str, source: str) -> dict[str, Any]:

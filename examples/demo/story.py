@@ -13,6 +13,7 @@ from examples.demo.demo_nodes import SUSPECT_TIMEOUT_S, Cluster
 from examples.demo.demo_report import DemoResult
 from examples.demo.flight_files import AIRPORTS
 from examples.demo.narration import Narration, run_story
+from examples.demo.off_site import OffSite
 from examples.demo.sites import Sites
 from rich.console import Console
 
@@ -26,6 +27,8 @@ from sparktxlog.worker.replica.state import decoded_state
 
 #: The witness of a demo with two sites.
 WITNESS = "W"
+#: Followers: as many of them as are asked for.
+FOLLOWERS = ("F", "G", "H")
 #: Seconds to wait for queues to be equal, and for a node that was killed.
 _SETTLE_TIMEOUT_S = 300.0
 _GO_ON_TIMEOUT_S = 120.0
@@ -47,9 +50,12 @@ class Story(Narration):
         kill: str | None,
         kill_worker: str | None,
         in_buckets: bool,
+        followers: int = 0,
+        feed: Path | None = None,
     ) -> None:
         witness = WITNESS if len(sites) == 2 else ""
-        cluster = Cluster(directory, sites, witness, in_buckets=in_buckets)
+        names = FOLLOWERS[:followers]
+        cluster = Cluster(directory, sites, witness, in_buckets=in_buckets, followers=names)
         self.victim, self.victim_at_work = kill, kill_worker
         #: In how many parts the change stream is committed: together, while a site is cut off,
         #: while a node is dead, and the rest.
@@ -64,6 +70,7 @@ class Story(Narration):
             directory=str(directory),
         )
         super().__init__(directory, console, cluster, Sites(cluster, scale), self.result)
+        self.off_site = OffSite(cluster, self.sites, feed, self.result, self.line)
 
     def run(self) -> None:
         """Run all parts of the demo."""
@@ -78,6 +85,10 @@ class Story(Narration):
             self.kill_worker(self.victim_at_work)
         self.apply()
         self.compare()
+        if self.off_site:
+            self.heading("Followers and the feed are compared with the sites")
+            with self.console.status("following, restoring"):
+                self.off_site.compare()
 
     def begin(self) -> None:
         """Start nodes and Spark, and give each site its own part of the source."""
@@ -92,6 +103,7 @@ class Story(Narration):
                 f"site {site} ({AIRPORTS[site]}): {found['changes']:,} changes of flights in "
                 f"{found['transactions']:,} transactions, node {self.cluster.url(site)}"
             )
+        self.off_site.start()
 
     def commit_together(self) -> None:
         """All sites commit; every commit waits until it is ordered."""
@@ -220,8 +232,14 @@ class Story(Narration):
     def commit_the_rest(self) -> None:
         """All sites commit the last part."""
         self.heading("All sites commit the rest at level [bold]ordered[/bold]")
+        if self.off_site:
+            self.off_site.kill()
+            names = " and ".join(self.result.killed_off_site)
+            self.line(f"meanwhile {names} is killed (SIGKILL); nobody waits for it")
         self._commit_part(self.parts - 1, dict.fromkeys(self.cluster.sites, "ordered"))
         self.result.positions = self.cluster.wait_until_equal(_SETTLE_TIMEOUT_S)
+        if self.off_site:
+            self.off_site.bring_back()
         self.result.epochs = {
             site: int(self.cluster.status(site)["epoch"]) for site in self.cluster.sites
         }
@@ -361,6 +379,8 @@ def run_demo(
     kill: str | None,
     kill_worker: str | None,
     in_buckets: bool,
+    followers: int = 0,
+    feed: Path | None = None,
 ) -> bool:
     """Run the demo; return whether all sites are equal and no row differs from the source.
 
@@ -373,6 +393,8 @@ def run_demo(
         kill: Site whose node is killed and started again.
         kill_worker: Site whose worker is killed in the middle of a batch and started again.
         in_buckets: The sites' tables lie in a bucket of this machine.
+        followers: How many nodes follow: the first one the sites, each other one that before it.
+        feed: Directory of a feed of the log, None = there is none.
 
     Raises:
         DemoError: A process failed; the hint names its log.
@@ -388,6 +410,8 @@ def run_demo(
             kill=kill,
             kill_worker=kill_worker,
             in_buckets=in_buckets,
+            followers=followers,
+            feed=feed,
         )
 
     return run_story(made, keep=keep, directory=directory, as_json=as_json)

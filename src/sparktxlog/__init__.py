@@ -53,6 +53,13 @@ _PUBLIC = {
     "write_stream": "sparktxlog.api.streams.foreach_batch",
 }
 
+#: They need the extra `spark`, whichever of its libraries is missing.
+_OF_SPARK = {
+    name
+    for name, module in _PUBLIC.items()
+    if module.startswith("sparktxlog.api.") and name != "Client"
+}
+
 __all__ = list(_PUBLIC)
 
 
@@ -67,7 +74,9 @@ def __getattr__(name: str) -> Any:
     try:
         loaded = import_module(module)
     except ModuleNotFoundError as error:
-        missing = import_module("sparktxlog.errors").missing_extra(f"sparktxlog.{name}", error)
+        missing_extra = import_module("sparktxlog.errors").missing_extra
+        extra = "spark" if name in _OF_SPARK else ""
+        missing = missing_extra(f"sparktxlog.{name}", error, extra)
         if missing is None:
             raise
         raise missing from error

@@ -114,9 +114,11 @@ EXTRAS = {
     "fastapi": "node",
     "httptools": "node",
     "jinja2": "node",
+    "numpy": "arrow",
     "obstore": "s3",
     "pandas": "spark",
     "prometheus_client": "node",
+    "pyarrow": "arrow",
     "pyspark": "spark",
     "rich": "node",
     "starlette": "node",
@@ -127,15 +129,20 @@ EXTRAS = {
 }
 
 
-def missing_extra(what: str, error: ModuleNotFoundError) -> MissingDependencyError | None:
+def missing_extra(
+    what: str, error: ModuleNotFoundError, extra: str = ""
+) -> MissingDependencyError | None:
     """Return the error that names the command for a library of an extra; None = it is of none.
 
     Args:
         what: What needs the library, such as `sparktxlog.connect`.
+        error: Of its import.
+        extra: What brings all that is needed; empty = the extra of the library.
     """
     library = (error.name or "").partition(".")[0]
-    if (extra := EXTRAS.get(library)) is None:
+    if library not in EXTRAS:
         return None
+    extra = extra or EXTRAS[library]
     return MissingDependencyError(
         f"{what} needs {library}, which is not installed",
         hint=f"Run: pip install 'sparktxlog[{extra}]'",
@@ -166,6 +173,10 @@ class CommitRejectedError(TxLogError, code="rejected", http_status=422):
 
 class UnknownTableError(CommitRejectedError, code="unknown-table", http_status=404):
     """The log has no such table at this node's position."""
+
+
+class UnknownGroupError(CommitRejectedError, code="unknown-group", http_status=404):
+    """The log has no such group at this node's position."""
 
 
 class SchemaMismatchError(CommitRejectedError, code="schema-mismatch"):
@@ -391,6 +402,15 @@ class SynchroTimeoutError(
     way_out = "Submit it again once the missing nodes are back; see `sparktxlog status`."
 
 
+class GroupAwayError(CommitRejectedError, code="group-away", retryable=True, http_status=504):
+    """Too few sites of a group held what a transaction writes within `synchro-timeout` (P41).
+
+    It was withdrawn before it had a timestamp, so it took no effect at any site.
+    """
+
+    way_out = "Submit it again once the group's sites are back; see `sparktxlog group show`."
+
+
 class SessionRolledBackError(CommitRejectedError, code="session-rolled-back", http_status=409):
     """An earlier transaction of the session was withdrawn, and this one may rest on it (P34).
 
@@ -501,6 +521,12 @@ class NewerReleaseError(CorruptLogError, code="newer-release", definite=True):
 
 class ExpiredError(StorageError, code="expired", definite=True, http_status=410):
     """The entry was pruned from the log."""
+
+
+class NotHeldHereError(StorageError, code="not-held-here", definite=True, http_status=409):
+    """The table is of a group, and this site holds none of its rows (P41)."""
+
+    way_out = "Read it at one of the sites of its group; see `sparktxlog group show`."
 
 
 class LeaseGoneError(StorageError, code="lease-gone", definite=True, http_status=410):

@@ -4,15 +4,18 @@ If a task or thread ends by an unforeseen error (no file descriptor is left, a l
 process goes on without it.  So each of them runs under a `Supervisor`.  A task whose state is
 unknown after a failure, such as the core's, is not restarted: its process ends instead.
 
-Short tasks, of which a key has one at a time, belong to `KeyedTasks`.
+What is repeated while a block runs, such as a heartbeat, is `beating`.  Short tasks, of which a key
+has one at a time, belong to `KeyedTasks`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +29,8 @@ _PAUSE_MIN_S = 0.1
 _PAUSE_MAX_S = 10.0
 #: A restarted task counts as working after so long, seconds.
 SETTLED_S = 10.0
+#: Longest wait for the end of a thread's last beat, seconds.
+_JOIN_S = 5.0
 #: Intended ends of a task or thread.
 _WANTED_ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)
 
@@ -124,6 +129,32 @@ class Supervisor:
             name=name, error=known, times=times, pause_s=pause_s, at=now, lasting=lasting
         )
         return pause_s
+
+
+@contextmanager
+def beating(
+    name: str, beat: Callable[[], object], interval_s: float, *, join_s: float | None = _JOIN_S
+) -> Iterator[None]:
+    """Call `beat` in a thread every so many seconds while the block runs; the next one tries again.
+
+    Args:
+        name: Of the thread, and of what fails.
+        join_s: Longest wait for a beat that hangs at the end; None = until it has ended.
+    """
+    stop = threading.Event()
+
+    def run() -> None:
+        supervisor = Supervisor()
+        while not stop.wait(interval_s):
+            supervisor.attempt(name, beat)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=join_s)
 
 
 class KeyedTasks(Generic[_Key]):

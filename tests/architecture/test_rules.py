@@ -54,6 +54,18 @@ def test_every_cited_rule_is_defined() -> None:
     assert unknown == []
 
 
+def test_every_demand_names_tests_that_exist() -> None:
+    """Each rule of the sections of demands has a row, and each test that a row names is there."""
+    page = (ROOT / "docs" / "verification" / "demands.md").read_text()
+    rows = dict(re.findall(r"^\| ([VBRT]\d\d) \|.*\|(.*)\|$", page, re.MULTILINE))
+    assert rows.keys() == {code for code in _defined() if code[0] in "VBRT"}
+    for code, cell in rows.items():
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", cell)
+        assert named, code
+        for path, test in named:
+            assert f"\ndef {test}(" in (ROOT / path).read_text(), (code, path, test)
+
+
 def test_rules_are_one_line_each() -> None:
     """A rule of the page is one row, defined once."""
     rows = re.findall(r"^\| ([A-Z]\d+[a-z]?) \|(.*)\|$", RULES.read_text(), re.MULTILINE)

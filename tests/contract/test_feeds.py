@@ -32,7 +32,14 @@ from sparktxlog.worker.feed.feed_checks import check_feed, lag_of
 from sparktxlog.worker.feed.feed_lakes import restored_before
 from sparktxlog.worker.feed.feed_page import ReportedSignatures
 from sparktxlog.worker.feed.feed_points import proof_of, route_to, target_of
-from sparktxlog.worker.feed.feed_store import FeedIdentity, FeedStore, Seen, content_name
+from sparktxlog.worker.feed.feed_pruning import FeedPruned, Retention, prune
+from sparktxlog.worker.feed.feed_store import (
+    FeedIdentity,
+    FeedStore,
+    FeedWriter,
+    Seen,
+    content_name,
+)
 from sparktxlog.worker.feed.shipped_files import WantedFile, ship_files
 from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 
@@ -424,3 +431,138 @@ def test_commands_say_what_is_there(
     nowhere = f"{shipped.url}-nowhere"
     assert invoke(monkeypatch, "feed", "verify", nowhere) == 1
     assert "there is no feed" in capsys.readouterr().err
+
+
+# -- what is removed -------------------------------------------------------------------------------
+
+
+#: All of `shipped` was ordered within six seconds, and this is a day after.
+_NOW_US = ORDERED_US + 6_000_000 + 86_400_000_000
+
+
+def _pruned(feed: FeedStore, retention: Retention, *, dry_run: bool = False) -> FeedPruned:
+    if dry_run:
+        return prune(feed, None, retention, _NOW_US)
+    with feed.writing() as writer:
+        return prune(feed, writer, retention, _NOW_US)
+
+
+def _base(feed: FeedStore, tmp_path: Path, log: SmallLog, page: int, name: str) -> None:
+    """Back up a replica whose history is that of the log, from which the feed leads on."""
+    _image(feed, tmp_path, log, page, name, chain_hash=log.pages[page].to_hash)
+
+
+@pytest.mark.parametrize(
+    "retention",
+    [
+        Retention(days=1 + 1 / 86_400),  # to the last second but one
+        Retention(size_bytes=2_500),
+        Retention(days=0.5, size_bytes=2_500),
+    ],
+)
+def test_what_nobody_wants_goes_and_the_rest_leads_on_from_an_image(
+    shipped: FeedStore, log: SmallLog, tmp_path: Path, retention: Retention
+) -> None:
+    _base(shipped, tmp_path, log, 0, "old")
+    _base(shipped, tmp_path, log, 1, "middle")
+    planned = _pruned(shipped, retention, dry_run=True)
+    assert shipped.firsts() == [1, 7, 13]
+    done = _pruned(shipped, retention)
+    assert done == planned and (done.image, done.position, done.pages) == ("middle", 12, 2)
+    assert done.files == 4 and done.size_bytes > 0
+    assert shipped.firsts() == [13]
+    assert check_feed(shipped).damaged == []
+    route = route_to(shipped, target_of(shipped, None))
+    assert route.image is not None and route.image.name == "middle"
+    assert [page.first for page in shipped.pages(route.begins_after)] == [13]
+    assert len(shipped.store.names("contents")) == 2
+    again = _pruned(shipped, retention)
+    assert (again.pages, again.files) == (0, 0)
+    with shipped.writing() as writer:  # it goes on
+        log.ship(writer, log.page())
+    assert check_feed(shipped).damaged == []
+
+
+def test_nothing_goes_without_an_image_that_is_whole_and_leads_on(
+    shipped: FeedStore, log: SmallLog, tmp_path: Path
+) -> None:
+    retention = Retention(days=0.5)
+    before = sorted(found.key for found in shipped.store.list())
+    assert "no image of all tables" in _pruned(shipped, retention).reason
+    # Of another history, of a set of tables.
+    _image(shipped, tmp_path, log, 1, "other")
+    _image(shipped, tmp_path, log, 1, "set", only=("default.t",))
+    assert "no image of all tables" in _pruned(shipped, retention).reason
+    _base(shipped, tmp_path, log, 1, "torn")
+    image = shipped.images.image("torn")
+    key = shipped.images.file_key("torn", *next(iter(image.all_files)))
+    _spoil(shipped, f"images/{key}", b"torn")
+    done = _pruned(shipped, retention)
+    assert not done.image and "image torn is damaged" in done.reason
+    # An older one is whole: more stays than was asked for.
+    _base(shipped, tmp_path, log, 0, "whole")
+    done = _pruned(shipped, retention)
+    assert (done.image, done.pages) == ("whole", 1) and "image torn is damaged" in done.reason
+    assert shipped.firsts() == [7, 13]
+    kept = {found.key for found in shipped.store.list() if not found.key.startswith("images")}
+    assert len(kept & set(before)) == len(before) - 3 and check_feed(shipped).damaged == []
+
+
+def test_a_removal_that_is_killed_leaves_a_feed_and_is_done_again(
+    shipped: FeedStore, log: SmallLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _base(shipped, tmp_path, log, 1, "one")
+    for step in ("note_pruned", "remove_pages"):
+        work = getattr(FeedWriter, step)
+
+        def killed(writer: FeedWriter, what: Any, work: Any = work) -> None:
+            work(writer, what[:1] if isinstance(what, list) else what)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FeedWriter, step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                _pruned(shipped, Retention(days=0.5))
+        assert check_feed(shipped).damaged == []
+        assert route_to(shipped, target_of(shipped, None)).begins_after == 12
+    assert shipped.firsts() == [7, 13]
+    assert _pruned(shipped, Retention(days=0.5)).files == 4
+    assert shipped.firsts() == [13]
+
+
+def test_the_last_page_stays_and_a_lost_image_is_found(
+    shipped: FeedStore, log: SmallLog, tmp_path: Path
+) -> None:
+    """The feed goes on after its last page, whatever the images have."""
+    _base(shipped, tmp_path, log, 2, "end")
+    assert _pruned(shipped, Retention(days=0.5)).image == "end"
+    assert shipped.firsts() == [13]
+    with shipped.images.writing() as images:
+        images.remove(["end"])
+    (damage,) = check_feed(shipped).damaged
+    assert "image end, which is missing" in str(damage["problem"])
+
+
+def test_a_retention_says_something(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ({}, {"days": 0}, {"size_bytes": -1}):
+        with pytest.raises(InvalidRequestError):
+            Retention(**given)
+    assert invoke(monkeypatch, "feed", "prune", place, "--keep-days", "1", "--json") == 1
+
+
+def test_the_command_says_what_it_removes(
+    shipped: FeedStore,
+    log: SmallLog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _base(shipped, tmp_path, log, 1, "one")
+    asked = ("feed", "prune", shipped.url, "--keep-bytes", "2500")
+    capsys.readouterr()
+    assert invoke(monkeypatch, *asked, "--dry-run") == 0
+    assert "would begin with image one, position 12: 2 pages" in capsys.readouterr().out
+    assert invoke(monkeypatch, *asked, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["pages"] == 2
+    assert invoke(monkeypatch, *asked) == 0
+    assert "0 pages and 0 files" in capsys.readouterr().out

@@ -402,7 +402,11 @@ def test_a_worker_on_another_machine_names_a_directory_for_its_locks(
     info = NodeInfo(
         node_id="A", log_id="l", payload_root="/p", lake_root="/of the node", signature_interval=1
     )
-    assert place_of_locks(info, store.url) == Path("/of the node")
+    other = place_of_locks(info, store.url)
+    assert other.is_relative_to("/of the node/_sparktxlog/lakes"), "the main one's are in lake-dir"
+    main = replace(info, lake_url=store.url)
+    assert place_of_locks(main, store.url) == Path("/of the node")
+    assert other == place_of_locks(replace(info, lake_url=f"{store.url}/main"), f"{store.url}/")
     monkeypatch.setenv("SPARKTXLOG_WORK_DIR", str(tmp_path / "said"))
     assert place_of_locks(info, store.url) == tmp_path / "said"
     assert place_of_locks(info, store.url, str(tmp_path / "given")) == tmp_path / "given"

@@ -90,6 +90,15 @@ def put_image_back(node: NodeProcess) -> None:
     (node.directory / "image").rename(node.directory / node.name)
 
 
+def hook(node: NodeProcess) -> Path:
+    """Configure a program that keeps what it gets; return the file where it does."""
+    program, got = node.directory / "reconcile", node.directory / "both-branches.json"
+    program.write_text(f"#!/bin/sh\ncat > {got}.new && mv {got}.new {got}\n")
+    program.chmod(0o755)
+    node.config.write_text(f'fork-hook = "{program}"\n{node.config.read_text()}')
+    return got
+
+
 def gave_way(node: NodeProcess, followed: NodeProcess) -> dict[str, Any]:
     """Let a node give way; return what the command says, checked against the directory."""
     before = {path.name for path in (node.directory / node.name).iterdir()}
@@ -162,7 +171,9 @@ def test_of_two_forced_masters_one_gives_way(two: Cluster) -> None:
     a.start()
     a.wait_ready()
 
+    got = hook(b)
     told = gave_way(b, a)
+    assert not got.exists(), "the node is not there yet"
     assert (told["common"], told["exact"], told["log_id"]) == (common, True, survivor)
     assert (told["ordered"], told["accepted"], told["surviving"]) == (5, 0, 0)
     assert (told["incomplete"], told["incarnation"]) == (0, 2)
@@ -177,6 +188,12 @@ def test_of_two_forced_masters_one_gives_way(two: Cluster) -> None:
     wait_until(lambda: shows(a, "AB") and shows(b, "AB"), what="B joins what A went on with")
     assert (b.status()["log_id"], call(f"{b.url}/v1/info")["log_id"]) == (survivor, log)
     two.agree(common + 3)
+    # A program gets both branches (V74).
+    wait_until(got.exists, what="the program ran")
+    note = json.loads(got.read_text())
+    assert (note["common"]["position"], note["left"]["end"]) == (common, common + 5)
+    assert [one["id"] for one in note["left"]["transactions"]] == lost
+    assert (note["kept"]["log_id"], note["kept"]["end"]) == (survivor, common + 3)
     # What its worker had applied is never replayed upon.
     assert judged(b, ended["position"], ended["chain_hash"]) == ("AHEAD", "stop")
     assert judged(b, common + 3, ended["chain_hash"])[0] == "DIVERGED"

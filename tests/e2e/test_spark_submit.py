@@ -65,6 +65,25 @@ def test_a_cluster_gets_the_package_as_a_zip(tmp_path: Path) -> None:
         assert "sparktxlog/api/session.py" in opened.namelist()
 
 
+def test_jars_and_files_that_are_given_come_with_those_of_delta(tmp_path: Path) -> None:
+    jar = tmp_path / "delta.jar"
+    jar.touch()
+    env = {"SPARKTXLOG_JARS": str(jar), "SPARKTXLOG_IVY": str(tmp_path / "ivy")}
+    end = ("job.py", "--jars", "c.jar")
+    for given in (
+        ("--jars", "a.jar,b.jar", "--py-files=x.py"),
+        ("--py-files", "x.py", "--jars=a.jar", "--jars", "b.jar"),
+        ("--conf", "spark.jars=a.jar,b.jar", "--conf=spark.submit.pyFiles=x.py"),
+    ):
+        found = submit("--print-command", *given, *end, **env).stdout
+        assert found.count(f"--jars {jar},a.jar,b.jar ".replace(",", r"\,")) == 1, found
+        assert "--py-files x.py " in found
+        assert found.rstrip().endswith(" job.py --jars c.jar")
+        assert found.count("--jars ") == 2 and found.count("--py-files ") == 1
+    far = submit("--print-command", "--master", "spark://h:1", "--py-files", "x.py", *end, **env)
+    assert rf"--py-files {tmp_path}/ivy/sparktxlog.zip\,x.py " in far.stdout
+
+
 def test_own_spark_configuration_is_kept(tmp_path: Path) -> None:
     jar = tmp_path / "delta.jar"
     jar.touch()

@@ -42,6 +42,8 @@ SENT_BY_CLIENTS = {
     "PUT /v1/staged/{path:path}",
     "POST /v1/runs",
     "POST /v1/tables/{table}/rows",
+    "POST /v1/restore-points",
+    "DELETE /v1/restore-points/{name}",
     "POST /v1/open-transactions",
     "POST /v1/open-transactions/{id}/operations",
     "POST /v1/open-transactions/{id}/commit",
@@ -80,6 +82,7 @@ OPERATORS_ACTS = {
     "PATCH /v1/settings",
     "POST /v1/maintenance",
     "DELETE /v1/replicas/{name}",
+    "POST /v1/recounts",
 }
 
 

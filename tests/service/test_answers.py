@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ QUESTIONS = (
     "/v1/snapshot",
     f"/v1/transactions/{TX}",
     "/v1/prepared",
+    "/v1/groups",
     "/v1/transfers",
     "/v1/signatures",
     "/v1/settings",
@@ -110,6 +112,10 @@ async def answers_of(directory: Path) -> dict[str, Any]:
             await ask("PATCH", "/v1/settings", {"NetSpeedBitsPerSec": 1_000_000})
             await ask("POST", "/v1/maintenance", {})
             await ask("GET", "/v1/audit")
+            report = replace(report, follows=True)
+            await ask("POST", "/v1/worker/reports", msgspec.to_builtins(report))
+            await ask("POST", "/v1/recounts", {"tables": ["T"]})
+            await ask("POST", "/v1/restore-points", {"name": "before"})
             await ask("POST", "/v1/quorum?timeout=60", {"rule": "majority"})
         return found
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.service.local_nodes import until
 from tests.service.test_catalog_api import catalog
 from tests.service.test_catalog_of_rows import TABLES, make
 from tests.support import store_servers
@@ -19,7 +20,7 @@ from tests.support.replica_lakes import contents, report_of
 from tests.support.store_servers import BUCKET, StoreServer
 
 from sparktxlog.errors import FileChangedError, NotFoundError
-from sparktxlog.files.stores.object_pins import pinned_paths
+from sparktxlog.files.stores.object_pins import LEASES, disk_of, pinned_paths
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.tasks import Fetched
 from sparktxlog.model.copying import CopyTicket, Decision, Lease
@@ -145,6 +146,52 @@ def test_another_site_fetches_what_the_bucket_has(tmp_path: Path, server: StoreS
             await asyncio.to_thread(table.replace, "c", b"d" * 70_000)
             with pytest.raises(FileChangedError, match="no longer"):
                 await asyncio.to_thread(fetch, lease, tmp_path / "c")
+
+    asyncio.run(main())
+
+
+def test_a_replica_with_a_name_lends_from_its_bucket(tmp_path: Path, server: StoreServer) -> None:
+    """To the main one on the disk of the same site; what is pinned there, `maintain` leaves."""
+    prefix = f"reports-{os.urandom(4).hex()}"
+    url, store = f"s3://{BUCKET}/{prefix}", server.store(prefix)
+    given = {key: value for key, value in settings(server, prefix).items() if key != "lake_url"}
+
+    async def main() -> None:
+        async with catalog(tmp_path / "nodes", **given) as caller:
+            node = caller.node
+            await make(node)
+            definition = node.base.master.tables["orders"]
+            table, txn = PartOfStore(store, "orders"), {"appId": "a", "version": 1}
+            await asyncio.to_thread(create_table, table, definition, "{}", txn)
+            await asyncio.to_thread(table.replace, "b.parquet", b"b" * 70_000)
+            lake = node.config.lake_dir
+            disk = disk_of(url, lake, None)
+            assert disk != lake
+            body = report(node, node.status()["position"], url, definition)
+            body |= {"name": "reports", "worker_id": "r"}
+            status, answer = await caller.ask("POST", "/v1/worker/reports", body)
+            assert (status, answer["verdict"]) == (200, "IN_SYNC"), answer
+            await until(lambda: (disk / LEASES).is_dir())  # so `maintain` may run from now on
+            _, info = await caller.ask("GET", "/v1/info")
+            assert info["replica_lakes"] == {"reports": url}
+            behind = report(node, 0, str(lake)) | {"chain_hash": "", "tables": {}}
+            await caller.ask("POST", "/v1/worker/reports", behind | {"worker_id": "m"})
+            ticket = await node.order_copy("m", forced=True)
+            lease = ticket.lease
+            assert (lease.replica, lease.pins) == ("A/reports", "")
+            names = {"b.parquet", commit_file_name(0)}
+            assert pinned_paths(disk) == {"orders": names} and not pinned_paths(lake)
+            fetcher, (offered,) = DonorFetcher(lake, "copy"), lease.tables
+            fetcher.hold(ticket)
+            try:
+                await asyncio.to_thread(
+                    lambda: fetcher.fetch(fetcher.select("orders", offered.files))
+                )
+            finally:
+                await asyncio.to_thread(fetcher.release)
+            staged = contents(lake / "_sparktxlog" / "copies" / "copy" / "orders")
+            assert staged == {name: table.read(name) for name in names}
+            await until(lambda: not pinned_paths(disk))
 
     asyncio.run(main())
 

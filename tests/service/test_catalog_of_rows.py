@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from tests.service.test_catalog_api import STAGING, Caller, catalog, told
 from tests.support.delta_writer import API, DELTA, StagedTable, path_of
+from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
 from sparktxlog.errors import NameTakenError
@@ -269,5 +272,61 @@ def test_a_schema_with_a_row_table_is_dropped_by_nobody(tmp_path: Path) -> None:
             assert told(refused) == REFUSED
             assert "log.drop_table" in message(refused)
             assert (await caller.ask("GET", path_of("a", "ci")))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_catalog_that_names_a_replica_shows_it(tmp_path: Path) -> None:
+    """Any other one shows the main one, and what only another has from that."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            node, lakes = caller.node, {name: tmp_path / name for name in ("one", "two")}
+            await make(node)
+            await make(node, "parts")
+            main = apply(node)
+            position = node.base.ordered.value
+            for name, lake in lakes.items():
+                for table in ("orders", "parts")[: 2 if name == "two" else 1]:
+                    write_deltalake(lake / table, pa.table({"id": [1]}))
+                said = report_of(node.status() | {"position": position}, 0, name)
+                body = msgspec.to_builtins(replace(said, name=name, tables={}))
+                status, answer = await caller.ask(
+                    "POST", "/v1/worker/reports", body | {"lake": str(lake)}
+                )
+                assert status == 200, answer
+
+            async def shown(catalog_name: str, table: str) -> tuple[str, str, str]:
+                path = path_of(table).replace("/tx/", f"/{catalog_name}/")
+                status, loaded = await caller.ask("GET", path)
+                assert status == 200, loaded
+                found = loaded["metadata"]
+                name = f"{API}/tables/{catalog_name}.default.{table}"
+                status, listed = await caller.ask("GET", name)
+                assert (status, listed["storage_location"]) == (200, found["location"])
+                return (
+                    found["location"],
+                    found["properties"]["sparktxlog.replica"],
+                    found["table-uuid"],
+                )
+
+            ids = set()
+            for catalog_name, table, path, replica in (
+                ("tx", "orders", main, "A"),
+                ("tx@main", "orders", main, "A"),
+                ("tx@one", "orders", lakes["one"] / "orders", "A/one"),
+                ("any@two", "orders", lakes["two"] / "orders", "A/two"),
+                ("tx", "parts", lakes["two"] / "parts", "A/two"),
+            ):
+                location, said_replica, uuid_of = await shown(catalog_name, table)
+                assert (location, said_replica) == (f"file:{path}", replica)
+                ids.add((table, uuid_of))
+            assert len(ids) == 2, "a table has one id in all replicas"
+            wrong = await caller.ask("GET", path_of("parts").replace("/tx/", "/tx@one/"))
+            assert wrong[0] == 404 and "not applied in replica 'one'" in message(wrong)
+            wrong = await caller.ask("GET", path_of("orders").replace("/tx/", "/tx@x/"))
+            assert wrong[0] == 404 and "no replica 'x'" in message(wrong)
+            status, answer = await caller.ask("GET", TABLES.replace("name=tx", "name=tx@one"))
+            assert status == 200 and [one["name"] for one in answer["tables"]] == ["orders"]
 
     asyncio.run(main())

@@ -286,7 +286,8 @@ def test_state(client: Client, table: str) -> None:
 def test_public_names_load_without_spark_and_web() -> None:
     code = (
         "import sys, sparktxlog; sparktxlog.Client; sparktxlog.errors; sparktxlog.BusyError;"
-        "loaded = {'pyspark', 'fastapi', 'httptools', 'starlette', 'pandas'} & set(sys.modules);"
+        "heavy = {'pyspark', 'fastapi', 'httptools', 'starlette', 'pandas', 'pyarrow', 'numpy'};"
+        "loaded = heavy & set(sys.modules);"
         "sys.exit(str(loaded) if loaded else 0)"
     )
     ended = subprocess.run(
@@ -297,15 +298,68 @@ def test_public_names_load_without_spark_and_web() -> None:
     assert not hasattr(sparktxlog, "nope")
 
 
-def test_a_missing_extra_is_answered_with_its_command() -> None:
-    code = (
-        "import sys; sys.modules['pyspark'] = None\n"
-        "import sparktxlog\n"
-        "try: sparktxlog.connect\n"
-        "except sparktxlog.errors.MissingDependencyError as error: print(error)\n"
-    )
+_WITHOUT_ARROW = """
+import sys; sys.modules["pyarrow"] = sys.modules["numpy"] = None
+import sparktxlog
+client, table = sparktxlog.Client(sys.argv[1]), sys.argv[2]
+row = {"v": "x", "amount": "1.50"}
+client.create_table(table, "id Bigint not null, v string, amount decimal(10, 2)", keys=["id"])
+print(client.table(table).columns[0].type, client.upsert(table, [{"id": 1} | row]))
+with client.transaction() as one:
+    one.append(table, [{"id": 2} | row])
+    one.delete_where(table, "id = 1")
+with client.open_transaction() as one:
+    one.upsert(table, [{"id": 3} | row])
+client.alter_table(table, add={"note": "string"})
+print(client.status(), client.queue()[-1]["position"])
+class Frame:
+    def __arrow_c_stream__(self, requested_schema=None): raise AssertionError("it is not read")
+for call in (
+    lambda: client.view("queue"), client.background, lambda: client.submit_many(table, []),
+    lambda: client.append(table, Frame()), lambda: client.create_table(table + "2", "id bigit"),
+    lambda: client.append(table, 7),
+):
+    try: call()
+    except sparktxlog.TxLogError as error: print(error.code, error.definite, error)
+assert not sys.modules["numpy"] and not sys.modules["pyarrow"]
+"""
+
+
+def test_rows_that_are_dicts_need_no_arrow(node: NodeProcess, client: Client) -> None:
+    """What needs it says so before anything is sent."""
+    table = f"t{uuid.uuid4().hex[:12]}"
     found = subprocess.run(
-        [sys.executable, "-c", code], check=False, cwd="src", capture_output=True, text=True
+        [sys.executable, "-c", _WITHOUT_ARROW, node.url, table],
+        check=False,
+        cwd="src",
+        capture_output=True,
+        text=True,
     )
     assert found.returncode == 0, found.stderr
-    assert "needs pyspark" in found.stdout and "pip install 'sparktxlog[spark]'" in found.stdout
+    assert found.stdout.startswith("bigint transaction ")
+    said = found.stdout.splitlines()[-6:]
+    install = "needs numpy, which is not installed  Run: pip install 'sparktxlog[arrow]'"
+    for line, what in zip(
+        said, ("a view of the state", "client.background", "client.submit_many"), strict=False
+    ):
+        assert line == f"missing-dependency True [missing-dependency] {what} {install}"
+    assert f"rows as a __main__.Frame {install}" in said[3]
+    assert said[4].startswith("schema-mismatch True") and "'bigit'" in said[4]
+    assert said[5].startswith("invalid-request True")
+    assert [column.name for column in client.table(table).columns][-1] == "note"
+
+
+def test_a_missing_extra_is_answered_with_its_command() -> None:
+    for library in ("pyspark", "pyarrow", "structlog"):
+        code = (
+            f"import sys; sys.modules[{library!r}] = None\n"
+            "import sparktxlog\n"
+            "try: sparktxlog.connect\n"
+            "except sparktxlog.errors.MissingDependencyError as error: print(error)\n"
+        )
+        found = subprocess.run(
+            [sys.executable, "-c", code], check=False, cwd="src", capture_output=True, text=True
+        )
+        assert found.returncode == 0, found.stderr
+        assert f"needs {library}" in found.stdout
+        assert "pip install 'sparktxlog[spark]'" in found.stdout

@@ -15,16 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.service.test_catalog_api import Caller
 from tests.support.command_line import invoke
+from tests.support.delta_writer import path_of
 from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
+from sparktxlog.errors import UnknownTableError
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.health.site_progress import progress_of
 from sparktxlog.runtime.node import Node
+from sparktxlog.service.dashboard import dashboard_views
 
 TOKEN = "a token of the clients"
 PAGES = ("overview", "history", "queue", "rounds", "tables", "transfers", "epochs", "acts")
@@ -199,6 +204,134 @@ def test_pages_and_their_twins(tmp_path: Path) -> None:
                 assert (await reader.get(f"/dashboard/{path}"))[0] == wanted
             status, text, _ = await reader.get("/dashboard/queue.json?after=x")
             assert status == 400 and json.loads(text)["title"] == "invalid-request"
+
+    asyncio.run(main())
+
+
+def test_the_page_of_a_table_has_size_and_rows_and_says_when_it_was_dropped(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes, aiohttp.ClientSession() as session:
+            a, b = nodes["A"], nodes["B"]
+            await asyncio.to_thread(commit, a)
+            reader = Reader(a)
+            view = await reader.json("/dashboard/tables/bronze.b.json")
+            assert (view["content"], view["content_problem"]) == (None, "")
+            assert (
+                "no version at this site yet" in (await reader.get("/dashboard/tables/bronze.b"))[1]
+            )
+            lake = a.config.lake_dir / "bronze.b"
+            write_deltalake(lake, pa.table({"id": [1, 2], "<b>": ["<i>", None]}))
+            content = (await reader.json("/dashboard/tables/Bronze.B.json"))["content"]
+            assert (content["rows"], content["files"], content["version"]) == (2, 1, 0)
+            assert content["sample"] == [["1", "<i>"], ["2", None]]
+            text = (await reader.get("/dashboard/tables/bronze.b"))[1]
+            assert "&lt;i&gt;" in text and "<i>" not in text and "NULL" in text
+            # A new version is read, a known one from memory.
+            write_deltalake(lake, pa.table({"id": [3], "<b>": ["x"]}), mode="append")
+            content = (await reader.json("/dashboard/tables/bronze.b.json"))["content"]
+            assert (content["rows"], content["version"]) == (3, 1)
+
+            caller = Caller(a, session)
+            await caller.create("plain", "default")
+            await until(lambda: len(b.commit_tables()) == 1)
+            await until(lambda: b.status()["commit_tables"]["states"]["in-sync"] == 1)
+            await until(
+                lambda: a.sites_data.has_commit_table(a.commit_tables()[0].uuid)["B"] is True
+            )
+            view = await reader.json("/dashboard/tables/plain.json")
+            assert [(one["site"], one["whole"]) for one in view["placed"]] == [
+                ("A", True),
+                ("B", True),
+            ]
+            # The file of this table is no Parquet.
+            assert view["content"]["size_bytes"] > 0
+            assert "cannot be read" in view["content"]["left_out"]
+            page = (await reader.get("/dashboard/tables/plain"))[1]
+            assert f'href="{b.config.master_url}/dashboard/tables/default.plain"' in page
+
+            def drop() -> None:
+                with Client(a.config.master_url) as client:
+                    client.drop_table("bronze.b")
+
+            await asyncio.to_thread(drop)
+            await caller.ask("DELETE", path_of("plain"))
+            await until(lambda: not a.commit_tables())
+            for name, at in (("bronze.b", 5), ("plain", 6)):
+                status, text, _ = await reader.get(f"/dashboard/tables/{name}")
+                assert status == 404 and f"was dropped at position {at}, at 20" in text, text
+            with Client(a.config.master_url) as client, pytest.raises(UnknownTableError) as caught:
+                await asyncio.to_thread(client.describe, "plain")
+            assert caught.value.fields["dropped_at"] == 6
+
+    asyncio.run(main())
+
+
+def test_a_part_of_a_name_finds_tables_of_both_kinds(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes, aiohttp.ClientSession() as session:
+            (a,) = nodes.values()
+
+            def create() -> None:
+                with Client(a.config.master_url) as client:
+                    for name in ("orders", "bronze.orders_old", "people"):
+                        client.create_table(name, "id bigint")
+
+            await asyncio.to_thread(create)
+            await Caller(a, session).create("my_orders")
+            reader = Reader(a)
+            for text, where in (
+                ("RDERS", "tables?find=RDERS"),
+                ("orders", "tables/orders"),
+                ("default.orders", "tables/default.orders"),
+                ("nothing", "tables/nothing"),
+            ):
+                _, _, headers = await reader.get(f"/dashboard/search?q={text}")
+                assert headers["location"] == f"/dashboard/{where}"
+            view = await reader.json("/dashboard/tables.json?find=RDERS")
+            assert [one["name"] for one in view["tables"]] == ["bronze.orders_old", "orders"]
+            found = view["commit_tables"]["tables"]
+            assert [one["name"] for one in found] == ["default.my_orders"]
+            # Pages of lists that are longer than one leave out none of either kind.
+            monkey = pytest.MonkeyPatch()
+            monkey.setattr(dashboard_views, "TABLES", 1)
+            seen, after = set(), ""
+            while after is not None:
+                view = await reader.json(f"/dashboard/tables.json?after={after}")
+                seen |= {one["name"] for one in view["tables"]}
+                seen |= {one["name"] for one in view["commit_tables"]["tables"]}
+                after = view["more_after"]
+            monkey.undo()
+            assert seen == {"bronze.orders_old", "orders", "people", "default.my_orders"}
+
+    asyncio.run(main())
+
+
+def test_acts_have_commands_and_requests(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes, aiohttp.ClientSession() as session:
+            (a,) = nodes.values()
+            await asyncio.to_thread(commit, a)
+            await Caller(a, session).create("plain", "default")
+            reader = Reader(a)
+            asked = dict[str, list[str | None]]()
+            for table in ("", "bronze.b", "plain"):
+                view = await reader.json(f"/dashboard/acts.json?table={table}")
+                asked[table] = [
+                    one["request"] and one["request"]["path"]
+                    for one in view["acts"][: -4 if table else None]
+                ]
+                for act in view["acts"]:
+                    assert act["command"].startswith("sparktxlog ")
+                    assert act["command"].endswith(f"--url {a.config.master_url}")
+            check = "/v1/worker/commit-tables/check"
+            assert asked == {
+                "": ["/v1/settings", "/v1/worker/plan", "/v1/restore-points", None],
+                "bronze.b": ["/v1/recounts", None],
+                "plain": [check, check],
+            }
+            assert (await reader.get("/dashboard/acts?table=nothing"))[0] == 404
 
     asyncio.run(main())
 

@@ -10,7 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
+import pyarrow as pa
+from deltalake import write_deltalake
 from tests.service.local_nodes import cluster, until
+from tests.service.test_catalog_api import Caller
 from tests.service.test_dashboard import PAGES, commit
 from tests.support.browser import Page, browser_page
 from tests.support.replica_lakes import report_of
@@ -166,6 +170,59 @@ def test_an_act_takes_the_token_of_operators_and_is_noted(tmp_path: Path) -> Non
         assert "paused" in entry["detail"]
 
 
+def test_acts_say_what_came_of_them(tmp_path: Path) -> None:
+    """A plan, a restore point, and a commit table that is compared; by keys alone."""
+
+    async def prepare(nodes: dict[str, Node]) -> None:
+        async with aiohttp.ClientSession(headers={"authorization": f"Bearer {ADMIN}"}) as session:
+            await Caller(nodes["A"], session).create("plain", "default")
+        await until(lambda: nodes["A"].status()["commit_tables"]["states"]["in-sync"] == 1)
+
+    settings = {"client-token": CLIENT, "admin-token": ADMIN}
+    serving = _serving(tmp_path, prepare, **settings)
+    with serving as nodes, browser_page(tmp_path / "profile") as page:
+        node = nodes["A"]
+        shown = base64.b64encode(f"anybody:{CLIENT}".encode()).decode()
+
+        def act(number: int, token: str, name: str = "") -> str:
+            """Type a form's fields and press Enter in the last one; return what it says."""
+            form = f"document.querySelectorAll('form.act')[{number}]"
+            page.value(f"{form}.querySelector('[type=checkbox]').checked = true")
+            if name:
+                page.value(f"{form}.querySelector('[name]').value = '{name}'")
+            page.value(f"{form}.querySelector('output').textContent = ''")
+            page.value(f"{form}.querySelector('[type=password]').value = '{token}'")
+            page.value(f"{form}.querySelector('[type=password]').focus()")
+            _press(page, "Enter", 13, "\r")
+            said = f"{form}.querySelector('output').textContent"
+            page.until(f"{said} !== '' && !{said}.startsWith('…')")
+            return str(page.value(said))
+
+        def look(path: str) -> None:
+            page.call("Network.setExtraHTTPHeaders", headers={"authorization": f"Basic {shown}"})
+            page.open(f"{node.config.master_url}{path}")
+            page.call("Network.setExtraHTTPHeaders", headers={})
+
+        page.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        look("/dashboard/acts")
+        assert "no worker of this site has reported" in act(1, ADMIN)
+        assert act(2, ADMIN, "before").startswith("Restore point before is position ")
+        assert "there is a restore point 'before' already" in act(2, ADMIN, "before")
+        look("/dashboard/acts?table=plain")
+        refused = act(0, CLIENT)
+        assert refused.startswith("Refused, and nothing was done") and "admin-token" in refused
+        assert act(0, ADMIN) == "2 files of version 0: each is as it was recorded"
+        assert act(1, ADMIN) == "2 files of version 0: each is as it was recorded"
+        found = {(one["action"], one["detail"]) for one in node.audit.latest(whose="clients")}
+        assert {
+            ("create_restore_point", "restore point before"),
+            ("check_commit_table", "verify default.plain"),
+            ("check_commit_table", "repair default.plain"),
+        } <= found
+        # A browser notes the three refusals, and no error of a script or of the page's policy.
+        assert [one for one in page.errors if not one.startswith("Failed to load resource")] == []
+
+
 async def _fill(nodes: dict[str, Node]) -> None:
     """Give the pages of A long lines: names, an alarm, a round that was held up."""
     node = nodes["A"]
@@ -177,6 +234,7 @@ async def _fill(nodes: dict[str, Node]) -> None:
             client.append(TABLE, [{"id": 1}])
 
     await asyncio.to_thread(write)
+    write_deltalake(node.config.lake_dir / TABLE, pa.table({"id": [1], LONG: [LONG]}))
     await until(lambda: node.status()["published"] == 5)
     report = report_of(node.status(), 3)
     reason = f"file:///lakes/{LONG}/{LONG}/part-00000.snappy.parquet was written by user ada"
@@ -194,6 +252,8 @@ def _paths(node: Node) -> list[str]:
         f"transactions/{run['first_id']}",
         f"tables/{TABLE}",
         f"rounds/{ROUND['round']}",
+        f"acts?table={TABLE}",
+        f"tables?find={LONG[:9]}",
         "nothing",
     )
     return ["/", *(f"/dashboard/{one}" for one in (*PAGES[1:], *more)), "/docs"]

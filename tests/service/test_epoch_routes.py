@@ -274,7 +274,9 @@ def test_a_node_that_joins_is_member_of_nothing(tmp_path: Path) -> None:
     assert (core.members, core.epoch, core.incarnation) == (("A", "B"), 0, 4)
     assert core.roster[2] == Seat(node_id=NodeId("C"), url="http://127.0.0.1:3", weight=3)
     assert (core.suspect_timeout_us, core.start_timeout_us) == (10_000_000, 30_000_000)
-    assert core.auto_evict
+    assert core.auto_evict and not core.keeps_heard
+    unheard = config_of(tmp_path, "C", {"A": 1, "C": 3}, eviction="unheard")
+    assert core_config(unheard).auto_evict and core_config(unheard).keeps_heard
     assert not core_config(config_of(tmp_path, "C", {"C": 3})).auto_evict
     witness = load_config(
         None,

@@ -293,6 +293,38 @@ def test_a_follower_follows_a_follower(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_followers_that_follow_each_other_say_so(tmp_path: Path) -> None:
+    """Each finds the other alive, so nothing else would; both name all in the circle."""
+
+    async def main() -> None:
+        listeners = {name: socket.create_server(("127.0.0.1", 0)) for name in "AFG"}
+        ports = {name: one.getsockname()[1] for name, one in listeners.items()}
+        async with AsyncExitStack() as stack:
+            a, f, g = [
+                await stack.enter_async_context(
+                    serving(
+                        config_of(tmp_path, name, ports, followers="FG", **{**QUICK, **more}),
+                        listeners[name],
+                    )
+                )
+                for name, more in (("A", {}), ("F", {"follow": "G"}), ("G", {"follow": "F"}))
+            ]
+            await until(lambda: _circles(f, g) == [["F", "G"]] * 2)
+            await until(lambda: f.status()["phase"] == g.status()["phase"] == "FOLLOWING")
+            await create(a)
+            for node in (f, g):
+                found = judge(node.status())
+                assert (found.code, found.state.value) == ("follow-circle", "lagging")
+                assert "F, G follow each other" in found.text
+                assert node.status()["position"] == 0
+
+    asyncio.run(main())
+
+
+def _circles(*nodes: Node) -> list[list[str]]:
+    return [(node.status()["following"] or {"circle": []})["circle"] for node in nodes]
+
+
 def test_a_follower_becomes_a_member_and_back(tmp_path: Path) -> None:
     """One command each: promoted it is admitted by itself, and takes transactions."""
 

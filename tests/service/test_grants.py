@@ -113,6 +113,8 @@ def writes(
             write_section(several),
             ARROW,
         ),
+        "POST /v1/restore-points": ("/v1/restore-points", {"name": "before"}),
+        "DELETE /v1/restore-points/{name}": ("/v1/restore-points/before", None),
         f"POST {API}/schemas": (f"{API}/schemas", {"name": f"{schema}2", "catalog_name": "tx"}),
         f"POST {API}/temporary-table-credentials": (
             f"{API}/temporary-table-credentials",

@@ -19,13 +19,16 @@ from tests.support.node_processes import NodeProcess, free_ports
 
 from sparktxlog import Client
 from sparktxlog.errors import (
+    CommitStateUnknownError,
     ConflictError,
     InvalidRequestError,
     LocalProtocolError,
     OversizeError,
+    PeerTimeoutError,
     SchemaMismatchError,
     StaleSchemaError,
     TransactionNotOpenError,
+    TxLogError,
     UnknownTableError,
 )
 from sparktxlog.model.transactions.receipt import Level, Receipt
@@ -221,6 +224,35 @@ def test_what_an_earlier_attempt_only_reached_is_not_enough(
     monkeypatch.setattr(tx, "_answer", lost)
     found = tx.commit()
     assert (found.level, found.outcome) == (Level.ORDERED, "committed") and found.position
+
+
+@pytest.mark.parametrize(("incarnation", "definite"), [(1, True), (2, False)])
+def test_a_node_that_lost_its_disk_knows_nothing_of_an_earlier_attempt(
+    incarnation: int,
+    definite: bool,
+    client: Client,
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its peers may have what it took before: that it is not open there is no answer."""
+    tx = client.open_transaction()
+    tx.append(table, row(1))
+    answers: Iterator[TxLogError] = iter(
+        [
+            PeerTimeoutError("no answer"),
+            TransactionNotOpenError("no such transaction is open", incarnation=incarnation),
+        ]
+    )
+
+    def lost(*given: Any) -> Receipt:
+        raise next(answers)
+
+    monkeypatch.setattr(tx, "_answer", lost)
+    with pytest.raises(TransactionNotOpenError if definite else CommitStateUnknownError) as raised:
+        tx.commit()
+    assert raised.value.definite is definite
+    monkeypatch.undo()
+    assert tx.commit().outcome == "committed"
 
 
 def test_it_ends_with_its_node_and_the_client_says_so(tmp_path: Path) -> None:

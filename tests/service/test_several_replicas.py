@@ -6,6 +6,8 @@ Real nodes; the test plays the workers.
 from __future__ import annotations
 
 import asyncio
+import json
+import uuid
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.service.test_staged_files import create as create_of
 from tests.support.replica_lakes import append_rows, report_of, write_state
 
 from sparktxlog import Client
+from sparktxlog.codec.wire import Envelope
 from sparktxlog.errors import (
     BusyError,
     InvalidRequestError,
@@ -29,10 +32,14 @@ from sparktxlog.errors import (
 from sparktxlog.files.selection import select_files
 from sparktxlog.files.tasks import FileTask
 from sparktxlog.files.workspace import CopyWorkspace
+from sparktxlog.http.link import Http
+from sparktxlog.model.replicas import MOST_REPLICAS
 from sparktxlog.model.report import OwnReport, WorkerReport
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.replica.source import HttpLogSource
+
+IDS, ROW = (uuid.UUID(int=1), uuid.UUID(int=2)), {"id": 1, "v": "x"}
 
 
 async def report(
@@ -140,6 +147,35 @@ async def check_forgetting(a: Node, b: Node, found: OwnReport) -> None:
     assert [one[:2] for one in lines(a)] == [("A", "main"), ("B", "main")]
 
 
+def test_a_ninth_replica_of_a_peer_is_left_out_and_its_site_is_heard(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            found = await report(a, "r0", tmp_path / "r0")
+            for number in range(MOST_REPLICAS - 1):
+                name = f"r{number}"
+                one = replace(found, name=name, worker_id=name, lake=str(tmp_path / name))
+                a.all_replicas.take_report(one)
+            ninth = replace(found, name="z", worker_id="z", lake=str(tmp_path / "z"))
+            held = dict(a.base.state.values)
+            with pytest.raises(InvalidRequestError, match="at most 8"):
+                a.all_replicas.take_report(ninth)
+            assert a.base.state.values == held and "z" not in a.replicas.lakes
+            a.all_replicas.take_report(await report(a, "main", a.config.lake_dir))
+            await until(lambda: len(lines(b)) == MOST_REPLICAS)
+            # A peer of another release may have more.
+            post = await b.peering.on_envelope(
+                "A", Envelope(replicas=(*a.replicas.names(), "z"), reports=(ninth.for_peers(),)), {}
+            )
+            assert post.post is None and len(lines(b)) == MOST_REPLICAS
+            assert [one["code"] for one in b.status()["warnings"]] == ["replicas-not-known"]
+            await a.submit(create_of("u"), level=Level.ORDERED, timeout=30)
+            await until(lambda: "u" in b.tables())
+
+    asyncio.run(main())
+
+
 def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "A", **SETTINGS) as nodes:
@@ -169,6 +205,50 @@ def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) ->
             assert (await waits)["replica"] == "main"
             with pytest.raises(NotAppliedError, match="'gold' has applied position"):
                 await a.snapshot(None, behind.position + 1, 0.0, replica="gold")
+
+    asyncio.run(main())
+
+
+def test_applied_k_counts_sites_and_not_replicas(
+    tmp_path: Path,
+) -> None:
+    """By the API and over HTTP: two replicas of one site are one site."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB", **SETTINGS) as nodes:
+            a, b = nodes["A"], nodes["B"]
+            await create(a)
+            append = {"operations": [{"kind": "append", "table": "t", "rows": [ROW]}]}
+
+            def commit() -> tuple[str, bool]:
+                with Client(a.config.master_url, timeout=0.5, level="applied(2)") as client:
+                    said = client.append("t", [ROW], transaction_id=IDS[0])
+                return "" if said.level is None else said.level.value, said.late
+
+            def post() -> tuple[str, bool]:
+                body = append | {"transaction_id": str(IDS[1])}
+                query = "level=applied(2)&timeout=0.5"
+                with closing(Http(a.config.master_url)) as http:
+                    said = json.loads(
+                        http.request(
+                            "POST", f"/v1/transactions?{query}", body=json.dumps(body).encode()
+                        )
+                    )
+                return said["level"], said["late"]
+
+            for ask in (commit, post):
+                assert (await asyncio.to_thread(ask))[1] is True
+            end = a.base.ordered.value
+            await until(lambda: a.base.published.value == b.base.published.value == end)
+            for name, lake in (("main", a.config.lake_dir), ("reports", tmp_path / "reports")):
+                a.all_replicas.take_report(await report(a, name, lake))
+            assert a.replicas.applied(1) == end and a.replicas.applied(2) == 0
+            for ask in (commit, post):
+                assert (await asyncio.to_thread(ask))[1] is True, "that is one site"
+            b.all_replicas.take_report(await report(b, "main", b.config.lake_dir))
+            await until(lambda: a.replicas.applied(2) == end)
+            for ask in (commit, post):
+                assert await asyncio.to_thread(ask) == ("applied", False)
 
     asyncio.run(main())
 

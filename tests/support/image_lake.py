@@ -45,12 +45,11 @@ class Lake:
         self.position += 1
         signature = TableSignature(rows=self.position, lane0=2**64 - 1, lane1=7)
         with closing(ReplicaDirectory(self.path)) as directory:
+            changes = {"log_id": "l", "chain_hash": f"{self.position:064x}"} | changes
             state = replace(
                 directory.load(),
-                log_id="l",
                 epoch=1,
                 position=self.position,
-                chain_hash=f"{self.position:064x}",
                 tables={
                     self.table: ReplicaTable(
                         definition=replace(DEFINITION, name=self.table),

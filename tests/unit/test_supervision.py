@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import threading
 from functools import partial
 from typing import NoReturn
 
 import pytest
 
 from sparktxlog import supervision
-from sparktxlog.errors import DiskFullError, InternalError
-from sparktxlog.supervision import SETTLED_S, KeyedTasks, Supervisor
+from sparktxlog.errors import DiskFullError, InternalError, TransportError
+from sparktxlog.supervision import SETTLED_S, KeyedTasks, Supervisor, beating
 
 
 class PanicError(BaseException):
@@ -142,3 +143,21 @@ def test_a_key_has_one_task_at_a_time_until_all_are_closed() -> None:
 
     asyncio.run(main())
     assert begun == ["first", "other"], "what was closed before its begin never began"
+
+
+@pytest.mark.parametrize("error", [TransportError("away"), OSError(24, "too many open files")])
+def test_the_heartbeat_outlives_failures_and_ends_with_its_context(error: Exception) -> None:
+    beats, third = 0, threading.Event()
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            third.set()
+        raise error
+
+    with beating("heartbeat", beat, 0.001):
+        assert third.wait(10)
+    seen = beats
+    assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
+    assert beats == seen

@@ -21,12 +21,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-
 from sparktxlog.api.given_data import Columns, Rows, arrow_table
 from sparktxlog.api.log_client import LogClient
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import least_position
+from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.api.writing.arrow_batches import BatchReceipt, send_runs, transactions_of
 from sparktxlog.api.writing.background import BackgroundCommits
 from sparktxlog.api.writing.held_transaction import HeldTransaction
@@ -45,6 +44,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     TxLogError,
 )
+from sparktxlog.lazy_arrow import load_arrow, pa
 from sparktxlog.model.ids import (
     table_name,
     transaction_id_from_text,
@@ -72,7 +72,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         ca_file: PEM file with the authority of the nodes' certificates, for https; default: the
             variable `SPARKTXLOG_CA_FILE`, else the authorities that the system trusts.
         level: How far transactions must get: `accepted`, `acquired`, `ordered`, `applied`,
-            `applied(k)`.
+            `applied(k)` (at k sites, however many replicas each has).
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         level: str = "ordered",
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
+        warn_of_untested()
         link = Nodes(url, token=token, timeout_s=timeout, ca_file=ca_file)
         super().__init__(link, link.timeout_s)
         self._level = level
@@ -257,6 +258,7 @@ class Client(LogClient, Commits[Rows, Columns]):
             wanted = OperationKind(kind)
         except ValueError as error:
             raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
+        load_arrow("client.submit_many")
         limits = self._run_limits()
         given, key = arrow_table(rows), table_name(table).lower()
         made = made_for_newest(
@@ -325,8 +327,10 @@ class Client(LogClient, Commits[Rows, Columns]):
 
         Raises:
             InvalidRequestError: No such level or rollback, or `limit_bytes` is no size (definite).
+            MissingDependencyError: pyarrow or NumPy is not installed (definite).
             TransportError: No node answers (definite).
         """
+        load_arrow("client.background")
         parse_level(level or self._level)
         if type(limit_bytes) is not int or limit_bytes < 1:
             raise InvalidRequestError(
@@ -440,6 +444,7 @@ class Client(LogClient, Commits[Rows, Columns]):
 
         Raises:
             InvalidRequestError: No such view, or it cannot be read after a value (definite).
+            MissingDependencyError: pyarrow or NumPy is not installed (definite).
         """
         return self._link.view(name, after=after, limit=limit)
 

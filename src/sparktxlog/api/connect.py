@@ -137,8 +137,9 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
 
     Every commit returns a receipt once its level is reached.  Levels in rising order: `accepted`
     (durable at this node), `acquired` (durable at the quorum), `ordered` (has its position, the
-    default), `applied` (visible in this site's tables), `applied(k)` (at k sites).  The receipt of
-    a transaction that is ordered but not applied in time says `late`.
+    default), `applied` (visible in this site's tables), `applied(k)` (at k sites, however many
+    replicas each has).  The receipt of a transaction that is ordered but not applied in time says
+    `late`.
     """
 
     def __init__(self, site: SiteSession) -> None:

@@ -7,14 +7,14 @@ known by Arrow's C stream, or by the module of their class.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
-
-import pyarrow as pa
 
 from sparktxlog.codec.arrow import arrow_schema, normal_type
 from sparktxlog.codec.arrow import columns_of as arrow_columns
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
+from sparktxlog.lazy_arrow import has_arrow, load_arrow, pa
 from sparktxlog.model.tables.table import Column, TableDefinition
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def columns_given(columns: Columns) -> tuple[Column, ...]:
     """
     if isinstance(columns, str):
         return tuple(_column(part, columns) for part in _split(columns))
-    if isinstance(columns, pa.Schema):
+    if "pyarrow" in sys.modules and isinstance(columns, pa.Schema):
         return arrow_columns(columns)
     if isinstance(columns, Mapping):
         return tuple(_typed(name, text) for name, text in columns.items())
@@ -113,6 +113,8 @@ def _typed(name: str, text: str) -> Column:
 
 
 def _normal(name: str, kind: str, nullable: bool, comment: str) -> Column:
+    if not has_arrow():  # the node says what is wrong with a type
+        return Column(name=name, type=kind, nullable=nullable, comment=comment)
     try:
         return Column(name=name, type=normal_type(kind), nullable=nullable, comment=comment)
     except SchemaMismatchError as error:
@@ -164,20 +166,24 @@ def arrow_table(rows: Any) -> pa.Table:
 
     Raises:
         InvalidRequestError: It has none, or it cannot be read (definite).
+        MissingDependencyError: pyarrow or NumPy is not installed (definite).
     """
-    if isinstance(rows, pa.Table):
-        return rows
+    given = f"{type(rows).__module__.partition('.')[0]}.{type(rows).__name__}"
+    is_pandas = given.startswith("pandas.")
+    if not is_pandas and not hasattr(rows, "__arrow_c_stream__"):
+        raise InvalidRequestError(
+            f"rows are given as {type(rows).__name__}",
+            hint="Give a DataFrame of Spark, pandas or polars, an Arrow table, or a list of dicts.",
+            field="rows",
+        )
+    load_arrow(f"rows as a {given}")
     try:
+        if isinstance(rows, pa.Table):
+            return rows
         if isinstance(rows, pa.RecordBatch):
             return pa.Table.from_batches([rows])
-        if type(rows).__module__.partition(".")[0] == "pandas":
+        if is_pandas:
             return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
-        if hasattr(rows, "__arrow_c_stream__"):
-            return pa.RecordBatchReader.from_stream(rows).read_all()
+        return pa.RecordBatchReader.from_stream(rows).read_all()
     except pa.ArrowException as error:
         raise InvalidRequestError(f"the rows cannot be read as Arrow: {error}") from error
-    raise InvalidRequestError(
-        f"rows are given as {type(rows).__name__}",
-        hint="Give a DataFrame of Spark, pandas or polars, an Arrow table, or a list of dicts.",
-        field="rows",
-    )

@@ -22,7 +22,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import pyarrow as pa
 
 from sparktxlog import __version__
 from sparktxlog.api.long_steps import long_step
@@ -49,6 +48,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.link import LEAST_S, GrowingPause, Http, node_patience
 from sparktxlog.http.list_pages import read_pages
+from sparktxlog.lazy_arrow import load_arrow, pa
 from sparktxlog.model.answers import LONGEST_WAIT_S
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.table import VersionedTable
@@ -281,9 +281,11 @@ class Nodes:
 
         Raises:
             InvalidRequestError: No such view, or it cannot be read after a value (definite).
+            MissingDependencyError: pyarrow or NumPy is not installed (definite).
             TransportError: No node answers.
         """
         path = f"/v1/views/{quote(name, safe='')}"
+        load_arrow("a view of the state")
         found = self.get(path, raw=True, format="arrow", after=after, limit=limit)
         with pa.ipc.open_stream(found) as reader:
             table = reader.read_all()

@@ -116,11 +116,18 @@ class Opinions:
     Args:
         limit: Positions kept; the one heard of first goes first.
         pinned: Returns positions that verdicts stand on now: they are kept beyond the limit.
+        may_have: Returns whether the site of a replica holds the rows of a table (P41).
     """
 
-    def __init__(self, limit: int, pinned: Callable[[], Collection[int]] = tuple) -> None:
+    def __init__(
+        self,
+        limit: int,
+        pinned: Callable[[], Collection[int]] = tuple,
+        may_have: Callable[[str, str], bool] = lambda replica, table: True,
+    ) -> None:
         self._limit = limit
         self._pinned = pinned
+        self._may_have = may_have
         #: Position → site → opinion, in the order in which positions were heard of.
         self._held: OrderedDict[int, dict[str, Opinion]] = OrderedDict()
         #: Site → positions of its opinions, ascending.
@@ -172,7 +179,7 @@ class Opinions:
         """
         settled: set[str] = set()
         for own, heard in self._heard_with(site, replica, until, LEAST_SITES):
-            tables = {one for one in _tables_of(heard.values()) if holds(own.only, one)}
+            tables = {one for one in _tables_of(heard.values()) if self._holds(own, one)}
             wrong, truths = [], {}
             for table in sorted(tables - settled):
                 truth = self._truth(site, heard, table)
@@ -184,7 +191,7 @@ class Opinions:
                     truths[table] = truth
             if wrong:
                 first = wrong[0]
-                found = _says(heard, first).items()
+                found = self._says(heard, first).items()
                 return Dissent(
                     position=own.position,
                     tables=tuple(wrong),
@@ -203,7 +210,7 @@ class Opinions:
         """
         first = replace(dissent, tables=(table,), equal_to=0)
         for own, heard in self._heard_with(site, replica, dissent.position, 2):
-            says = {s: t for s, t in _says(heard, table).items() if s in dissent.others}
+            says = {s: t for s, t in self._says(heard, table).items() if s in dissent.others}
             text = own.signatures.get(table, "")
             if text in says.values():
                 return replace(first, equal_to=own.position)
@@ -239,7 +246,7 @@ class Opinions:
                     return None
                 first = tables[0]
                 text = own.signatures.get(first, "")
-                says = _says(others, first)
+                says = self._says(others, first)
                 found = Dissent(
                     position=own.position,
                     tables=tables,
@@ -255,8 +262,8 @@ class Opinions:
         return tuple(
             table
             for table in sorted(_tables_of([own, *others.values()]))
-            if holds(own.only, table)
-            and any(said != own.signatures.get(table, "") for said in _says(others, table).values())
+            if self._holds(own, table)
+            and set(self._says(others, table).values()) - {own.signatures.get(table, "")}
             and self._truth(own.site, heard, table) is None
         )
 
@@ -266,7 +273,7 @@ class Opinions:
         Args:
             judged: The replica that is judged.
         """
-        says = of_sites(judged, _says(heard, table))
+        says = of_sites(judged, self._says(heard, table))
         if len(set(says.values())) == 1:
             return majority(says)
         spoken = {site_of(replica): said for replica, said in says.items()}
@@ -315,10 +322,13 @@ class Opinions:
             if len(heard) >= least:
                 yield own, heard
 
+    def _says(self, opinions: Mapping[str, Opinion], table: str) -> dict[str, str]:
+        return {
+            site: opinion.signatures.get(table, "")
+            for site, opinion in opinions.items()
+            if self._holds(opinion, table)
+        }
 
-def _says(opinions: Mapping[str, Opinion], table: str) -> dict[str, str]:
-    return {
-        site: opinion.signatures.get(table, "")
-        for site, opinion in opinions.items()
-        if holds(opinion.only, table)
-    }
+    def _holds(self, opinion: Opinion, table: str) -> bool:
+        """Return whether a replica holds a table: by its set, and at its site."""
+        return holds(opinion.only, table) and self._may_have(opinion.site, table)

@@ -15,6 +15,7 @@ from sparktxlog.cli.commands import (  # noqa: F401 - each adds its commands
     checkpoint_commands,
     definition_commands,
     feed_commands,
+    group_commands,
     job_commands,
     peer_commands,
     restore_point_commands,
@@ -34,6 +35,7 @@ from sparktxlog.cli.common_options import (
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
 from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
 from sparktxlog.cli.printing import print_json, print_rows, records_to_stderr
+from sparktxlog.cli.switch import switch_command  # noqa: F401 - adds its command
 from sparktxlog.errors import ConfigError, TxLogError, missing_extra
 from sparktxlog.http.authorities import CA_HELP, trust
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: Heading of `--help` → commands below it, in this order.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Cluster": (
-        "status", "survival", "view", "peers", "peer", "epochs", "settings", "audit", "void",
-        "drill",
+        "status", "survival", "view", "peers", "peer", "site", "epochs", "settings", "audit",
+        "void", "drill",
     ),
     "Log": ("queue", "why", "tx", "commit", "checkpoint"),
     "Replica": (

@@ -22,34 +22,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from functools import cache, lru_cache
 
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.refused_types import REFUSED_TYPES, check_not_refused
 from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.lazy_arrow import pa, pq
 from sparktxlog.model.tables.table import Column, TableDefinition
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-TIMESTAMP_NTZ = pa.timestamp("us")
 
-_SIMPLE: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": TIMESTAMP,
-    "timestamp_ntz": TIMESTAMP_NTZ,
-}
-_NAMES = {kind: name for name, kind in _SIMPLE.items()}
+@cache
+def _simple_types() -> dict[str, pa.DataType]:
+    return {
+        "boolean": pa.bool_(),
+        "tinyint": pa.int8(),
+        "smallint": pa.int16(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+    }
+
+
+@cache
+def _simple_names() -> dict[pa.DataType, str]:
+    return {kind: name for name, kind in _simple_types().items()}
+
+
 _ALIASES = {
     "bool": "boolean",
     "byte": "tinyint",
@@ -166,7 +170,7 @@ def ddl_type(kind: pa.DataType) -> str:
     Raises:
         SchemaMismatchError: Tables cannot hold the type without loss (definite).
     """
-    found = _NAMES.get(kind)
+    found = _simple_names().get(kind)
     if found is not None:
         return found
     types = pa.types
@@ -259,8 +263,8 @@ class _Parser:
             case "struct":
                 self._expect("<")
                 kind = self._struct(depth)
-            case _ if name in _SIMPLE:
-                return _SIMPLE[name]
+            case _ if name in _simple_types():
+                return _simple_types()[name]
             case _:
                 check_not_refused(name, self._ddl)
                 raise self._error()

@@ -13,12 +13,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from sparktxlog.codec.parquet_columns import leaves
 from sparktxlog.errors import InvalidRowsError
+from sparktxlog.lazy_arrow import pa, pc, pq
 
 _VERSION = "org.apache.spark.version"
 #: In the footers of our own files: whatever a session's rebase mode is, Spark reads them in

@@ -15,9 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from sparktxlog.lazy_arrow import np, pa, pq
 
 #: How the name of a writer begins if its bounds include NaN: Spark's.
 _BOUNDS_WITH_NAN = "parquet-mr"

@@ -6,13 +6,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from functools import cache
 
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.lazy_arrow import np, pa, pc
 from sparktxlog.model.tables.table import Column
 
 #: What Spark writes for NULL into the name of a directory, and reads as NULL.
@@ -100,7 +98,7 @@ def canonical_value(table: str, column: Column, value: str | None) -> str | None
     if pa.types.is_string(kind):
         check_partition_text(table, column.name, value)
         return value
-    found = next((read(value, kind) for check, read in _READERS if check(kind)), None)
+    found = next((read(value, kind) for check, read in _readers() if check(kind)), None)
     if found is None:
         raise SchemaMismatchError(
             f"table {table!r}: {value[:80]!r} is no {column.type} for the partition column "
@@ -161,14 +159,22 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(_DATE.pattern + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 #: Where nothing is rounded away.
 _EXACT = Context(prec=80, traps=[Inexact, InvalidOperation])
-#: Kind of type → function of a text and the type: its form in the log, None = it is no value.
-_READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[..., str | None]], ...] = (
-    (pa.types.is_boolean, _boolean),
-    (pa.types.is_integer, _integer),
-    (pa.types.is_decimal, _decimal),
-    (pa.types.is_date, _date),
-    (pa.types.is_timestamp, _timestamp),
-)
+
+
+@cache
+def _readers() -> tuple[tuple[Callable[[pa.DataType], bool], Callable[..., str | None]], ...]:
+    """Return kinds of types, each with its function of a text and the type.
+
+    That gives the form in the log, None = it is no value.
+    """
+    types = pa.types
+    return (
+        (types.is_boolean, _boolean),
+        (types.is_integer, _integer),
+        (types.is_decimal, _decimal),
+        (types.is_date, _date),
+        (types.is_timestamp, _timestamp),
+    )
 
 
 def check_partition_texts(

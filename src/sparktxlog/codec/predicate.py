@@ -28,12 +28,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal, InvalidOperation
-
-import pyarrow as pa
+from functools import cache
 
 from sparktxlog.codec.lexer import Token, fault, quoted_name, string_literal, tokens_of
 from sparktxlog.codec.rows import nearest, parse_date, parse_timestamp, type_name
 from sparktxlog.errors import InvalidRequestError
+from sparktxlog.lazy_arrow import pa
 
 MAX_LENGTH = 65_536
 _MAX_DEPTH = 64
@@ -72,20 +72,24 @@ def _family(kind: pa.DataType) -> str:
     """Return what a type may be compared with: types of one family, exactly."""
     if pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind):
         return "number"
-    for name, check in _FAMILIES:
+    for name, check in _families():
         if check(kind):
             return name
     return ""
 
 
-_FAMILIES: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
-    ("boolean", pa.types.is_boolean),
-    ("text", pa.types.is_string),
-    ("binary", pa.types.is_binary),
-    ("date", pa.types.is_date32),
-    ("timestamp", lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None),
-    ("timestamp_ntz", lambda kind: pa.types.is_timestamp(kind) and kind.tz is None),
-)
+@cache
+def _families() -> tuple[tuple[str, Callable[[pa.DataType], bool]], ...]:
+    types = pa.types
+    return (
+        ("boolean", types.is_boolean),
+        ("text", types.is_string),
+        ("binary", types.is_binary),
+        ("date", types.is_date32),
+        ("timestamp", lambda kind: types.is_timestamp(kind) and kind.tz is not None),
+        ("timestamp_ntz", lambda kind: types.is_timestamp(kind) and kind.tz is None),
+    )
+
 
 _MOMENTS = frozenset({"date", "timestamp", "timestamp_ntz"})
 

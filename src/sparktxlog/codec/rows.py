@@ -31,10 +31,9 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-import pyarrow as pa
-
 from sparktxlog.codec.arrow import ddl_type
 from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.lazy_arrow import pa
 
 _Convert = Callable[[Any], Any]
 

@@ -21,7 +21,7 @@ import msgspec
 from sparktxlog.errors import RemoteProtocolError, UnknownKindError
 from sparktxlog.model.copying import Lease, ReplicaSize
 from sparktxlog.model.ids import JournalNumber
-from sparktxlog.model.replicas import MAIN, ReplicaName, ReplicaNames, TableSet
+from sparktxlog.model.replicas import MAIN, ReplicaName, TableSet
 from sparktxlog.model.report import WorkerReport
 from sparktxlog.model.site_data import SiteData, SitePace
 from sparktxlog.model.tables.table_versions import TableVersions
@@ -51,7 +51,7 @@ class Envelope:
     #: How quick the sender's disk is.
     pace: SitePace = field(default_factory=SitePace)
     #: Names of the replicas of the sender's site: it knows no others.  None = it does not say.
-    replicas: ReplicaNames | None = None
+    replicas: tuple[str, ...] | None = None
     #: Orders the envelopes, and the answers with a post, of one start of the sender: an older one
     #: may come later, and then does not say any more how its sender is.
     number: int = 0
@@ -108,6 +108,8 @@ class Hello:
     #: has to learn that one first (P31).
     oldest: int = FIRST_VERSION
     newest: int = FIRST_VERSION
+    #: Nodes that it follows while it is a follower (P38); empty = the members.
+    follow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

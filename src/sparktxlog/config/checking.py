@@ -110,6 +110,11 @@ def resolve(values: Mapping[str, tuple[Any, str]], where: str) -> NodeConfig:
     _check_secrets(read, where, peers)
     grants = _resolve_grants(read, where)
     rule = _resolve_quorum(read, values, where, peers)
+    _check_guard(read, values, peers)
+    if (hook := read["fork-hook"]) and not (hook.is_file() and os.access(hook, os.X_OK)):
+        raise _wrong(
+            values["fork-hook"][1], "fork-hook", str(hook), "is no program that this user can run"
+        )
     if read["commit-table-url"] and read["reader-table-dir"]:
         raise _wrong(
             values["reader-table-dir"][1],
@@ -393,6 +398,21 @@ def _read_secret(key: str, file: Path, where: str) -> str:
         return read_text(file.read_text())
     except (OSError, ValueError) as error:
         raise _wrong(where, key, str(file), str(error)) from error
+
+
+def _check_guard(
+    read: Mapping[str, Any],
+    values: Mapping[str, tuple[Any, str]],
+    peers: tuple[ConfiguredPeer, ...],
+) -> None:
+    """Refuse a set with a node that has no data here: it would never be whole (P40)."""
+    if guard := read["eviction-guard"]:
+        members = {peer.id for peer in peers if peer.may_be_member}
+        members |= {read["node-id"]} if "master" in read["roles"] else set()
+        if strange := sorted({node for one in guard for node in one} - members):
+            source = values["eviction-guard"][1]
+            text = f"{strange[0]} is no member in this configuration: {', '.join(sorted(members))}"
+            raise _wrong(source, "eviction-guard", values["eviction-guard"][0], text)
 
 
 def _resolve_quorum(

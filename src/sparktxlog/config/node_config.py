@@ -27,6 +27,7 @@ from sparktxlog.model.values import (
     read_quorum,
     read_role,
     read_roles,
+    read_sets,
     read_switch,
     read_text,
     read_url,
@@ -236,9 +237,19 @@ class NodeConfig:
     start_timeout: float = Setting(ranged(0, 86_400), 30.0)(
         "The same for members that have not answered since this node started."
     )
-    eviction: str = Setting(one_of("auto", "manual"), "auto")(
-        "auto: the others go on without a missing member; manual: they wait for it until an "
-        "operator removes it."
+    eviction: str = Setting(one_of("auto", "unheard", "manual"), "auto")(
+        "auto: the others go on without a missing member; unheard: only without one that no other "
+        "member hears either (docs/epochs.md); manual: they wait for it until an operator removes "
+        "it. Set the same at all members."
+    )
+    eviction_guard: tuple[tuple[NodeId, ...], ...] = Setting(read_sets, ())(
+        "Sets of members, such as ['A+B', 'C+D']: nobody goes on without a missing member, except "
+        "where all of at least one set are there (docs/epochs.md). Default: none. Set the same at "
+        "all members."
+    )
+    fork_hook: Path | None = Setting(_path)(
+        "Program that gets both branches as JSON on its input, after this node gave way to another "
+        "log by `sparktxlog peer quarantine` (docs/sites.md); it is run until it ends with 0."
     )
     check_addresses: str = Setting(one_of("all", "first", "second", "none"), "all")(
         "Which of a peer's several addresses are tried every suspect-timeout (1 to 60 s) while its "
@@ -340,9 +351,9 @@ class NodeConfig:
         "A transaction whose condition was read more than this many positions ago is answered as a"
         " conflict."
     )
-    publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
+    publish_interval: float = Setting(ranged(0.01, 3_600), 2.0)(
         "Time between two Delta commits to the queue table, seconds; less while readers wait for "
-        "what is ordered, or with 30,000 transactions."
+        "what is ordered, as workers and feeds do, or with 30,000 transactions."
     )
     log_checkpoint_interval: int = Setting(counted(2, 100_000), 100)(
         "Commits between two checkpoints of a Delta table in `log/` of this node. Fewer: readers "

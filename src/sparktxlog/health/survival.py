@@ -10,7 +10,7 @@ can count on.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparktxlog.model.answers import Survival
@@ -50,6 +50,8 @@ class KnownSites:
     any_rows: bool
     #: UUID → name.
     commit_tables: Mapping[str, str]
+    #: Row table of a group → the sites that hold its rows (P41).
+    grouped: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 def survivals(cluster: KnownSites) -> list[Survival]:
@@ -79,6 +81,7 @@ def survivals(cluster: KnownSites) -> list[Survival]:
             "held_by": sorted(one.name for one in others if _holds_all(one, cluster)),
             "rows_held_by": sorted(rows_at),
             "tables_only_there": sorted(tables),
+            "grouped_only_there": sorted(_only_at(site, cluster.grouped, others)),
             "voters": voters,
             "goes_on": goes_on,
             "applied_elsewhere": max(
@@ -90,6 +93,14 @@ def survivals(cluster: KnownSites) -> list[Survival]:
         one["sentence"] = _sentence(one)
         found.append(one)
     return found
+
+
+def _only_at(
+    site: str, grouped: Mapping[str, Collection[str]], others: Sequence[Site]
+) -> list[str]:
+    """Return the tables of groups that a site holds, and no other one that answers."""
+    answer = {one.name for one in others if one.data is not None}
+    return [table for table, at in grouped.items() if site in at and answer.isdisjoint(at)]
 
 
 def _holds_all(site: Site, cluster: KnownSites) -> bool:
@@ -188,6 +199,10 @@ def _data_losses(found: Mapping[str, Any]) -> list[str]:
         parts.append(
             f"no other site that answers has all of {len(tables):,} commit tables: {named}"
         )
+    if grouped := found.get("grouped_only_there"):
+        more = len(grouped) - _MOST_NAMED
+        named = ", ".join(grouped[:_MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+        parts.append(f"no other site of their groups answers for {len(grouped):,} tables: {named}")
     return parts
 
 

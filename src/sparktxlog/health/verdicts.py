@@ -129,6 +129,10 @@ _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "pattern-matches-nothing": (
         ClusterState.IN_SYNC, WARNING, "Nothing is to be done if such a table will come.",
     ),
+    "replicas-not-known": (
+        ClusterState.IN_SYNC, WARNING,
+        "`sparktxlog workers forget NAME` there forgets one whose worker has ended.",
+    ),
     "commit-table-diverged": (
         ClusterState.DIVERGED, ALARM, "`sparktxlog repair TABLE` fetches its files again.",
     ),
@@ -283,7 +287,11 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
 
 def _of_following(following: _Facts) -> Iterator[Judgement]:
     name, lags_s = following.get("upstream"), following.get("lags_s") or 0.0
-    if not following.get("linked"):
+    if circle := following.get("circle"):
+        text = f"This follower gets nothing: {', '.join(circle)} follow each other, and no member"
+        way_out = "Name a member in `follow` of one of them, or leave `follow` out."
+        yield _warning("follow-circle", text, way_out)
+    elif not following.get("linked"):
         why = f"{name} does not answer" if name else "there is no node that it could follow"
         text = f"This follower gets nothing: {why}"
         yield _warning("upstream-away", text, _SEE_PEERS)

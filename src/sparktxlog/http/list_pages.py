@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sparktxlog.errors import InvalidRequestError
-
 #: Tables of a page.
 PAGE = 1_000
-_CURSOR = "after_name"
 
 
 def read_pages(get: Callable[..., Any], path: str, **query: Any) -> Iterator[dict[str, Any]]:
@@ -19,8 +16,7 @@ def read_pages(get: Callable[..., Any], path: str, **query: Any) -> Iterator[dic
 
     Args:
         get: Answers `GET` of a path with parameters, such as `Http.get`.
-        path: Of a route with the parameters `after_name` and `limit`; a node of an older release
-            has none of them there, and answers with the whole list.
+        path: Of a route with the parameters `after_name` and `limit`.
         query: Other parameters.
 
     Raises:
@@ -28,13 +24,7 @@ def read_pages(get: Callable[..., Any], path: str, **query: Any) -> Iterator[dic
     """
     after: str | None = None
     while True:
-        try:
-            found = get(path, **query, **{_CURSOR: after}, limit=PAGE)
-        except InvalidRequestError as error:
-            if error.fields.get("field") not in (_CURSOR, "limit") or after is not None:
-                raise
-            yield from get(path, **query)
-            return
+        found = get(path, **query, after_name=after, limit=PAGE)
         yield from found
         if len(found) < PAGE:
             return

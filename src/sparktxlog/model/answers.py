@@ -38,6 +38,8 @@ class InfoAnswer(TypedDict):
     payload_url: str | None
     lake_root: str
     lake_url: str | None
+    #: Name → lake of each other replica of the site.
+    replica_lakes: dict[str, str]
     commit_table_root: str
     reader_table_root: str | None
     log_root: str
@@ -67,6 +69,8 @@ class OpenedTransaction(TypedDict):
     lease: float
     #: End of the node's queue.
     position: int
+    #: Of the node that holds it; another one may not know that it was committed.
+    incarnation: int
 
 
 class ShownRestriction(TypedDict):
@@ -153,9 +157,10 @@ class EpochView(TypedDict):
     suspects: list[str]
     restricted: ShownRestriction | None
     duty: str | None
-    #: This node's settings: whether members go on without a missing one, and after how many
-    #: seconds.
+    #: This node's settings: whether members go on without a missing one, which sets of them may,
+    #: and after how many seconds.
     eviction: str
+    eviction_guard: list[list[str]]
     suspect_timeout: float
     roster: list[ListedPlace]
     begins_after: EndOfQueue
@@ -345,6 +350,8 @@ class Survival(TypedDict):
     #: answers has whole.
     rows_held_by: list[str]
     tables_only_there: list[str]
+    #: Row tables of groups of which no other site answers.
+    grouped_only_there: list[str]
     #: Nodes that answer, and whether they have a majority of the votes.
     voters: list[str]
     goes_on: bool
@@ -703,6 +710,20 @@ class UndecidedAnswer(TypedDict):
     missing: list[str]
     #: Microseconds since 1970 UTC; what is undecided then is rejected.
     valid_until: int
+
+
+class GroupLine(TypedDict):
+    """A group of sites (P41)."""
+
+    name: str
+    sites: list[str]
+    copies: int
+    schemas: list[str]
+    tables: list[str]
+    #: Its sites that are no members now, or are missing.
+    away: list[str]
+    #: Whether enough of its sites are there to write to it.
+    takes_writes: bool
 
 
 class StateFilesAnswer(TypedDict):

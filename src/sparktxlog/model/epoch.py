@@ -62,3 +62,6 @@ class FollowedNode(TypedDict):
     #: Transactions that other queues are known to have and this one does not, and for how long.
     lacks: int
     lags_s: float
+    #: Followers, this one too, that follow only each other: no member is among what they are set
+    #: to follow, so they get nothing; empty = there is no such circle, as far as they greeted.
+    circle: list[str]

@@ -32,12 +32,11 @@ _NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 ReplicaName = Annotated[str, msgspec.Meta(pattern=f"^{_NAME}$")]
 _PATTERN = re.compile(r"([A-Za-z*?][A-Za-z0-9_*?]*\.)?[A-Za-z*?][A-Za-z0-9_*?]*")
 _LONGEST_PATTERN = 128
-#: A set of tables, and the names of a site's replicas, as other processes send them.
+#: A set of tables, as other processes send it.
 TableSet = Annotated[
     tuple[Annotated[str, msgspec.Meta(max_length=_LONGEST_PATTERN)], ...],
     msgspec.Meta(max_length=MOST_PATTERNS),
 ]
-ReplicaNames = Annotated[tuple[ReplicaName, ...], msgspec.Meta(max_length=MOST_REPLICAS)]
 
 
 def check_replica_name(text: str) -> str:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from html import escape
 from typing import Any
 
-import numpy as np
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def utc_text(micros: int) -> str:
     """Return the time of microseconds since 1970 UTC, to the millisecond."""
-    return str(np.datetime64(micros // 1000, "ms")).replace("T", " ") + " UTC"
+    return f"{_moment(micros, 'milliseconds')} UTC"
 
 
 def time_text(micros: Any) -> str:
     """Return the UTC time of microseconds since 1970, to the second; a dash for none."""
     if not isinstance(micros, (int, float)) or micros <= 0:
         return "-"
-    return str(np.datetime64(int(micros) // 1_000_000, "s")).replace("T", " ")
+    return _moment(int(micros), "seconds")
+
+
+def _moment(micros: int, unit: str) -> str:
+    try:
+        found = _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:  # past the year 9999
+        return f"{micros} µs after 1970"
+    return found.replace(tzinfo=None).isoformat(" ", unit)
 
 
 def html_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

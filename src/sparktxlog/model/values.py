@@ -93,6 +93,15 @@ def read_node_ids(value: Any) -> tuple[NodeId, ...]:
     return tuple(dict.fromkeys(read_node_id(name) for name in names if name != ""))
 
 
+def read_sets(value: Any) -> tuple[tuple[NodeId, ...], ...]:
+    """Read sets of nodes, as `A+B`: a list, or a text with commas between the sets; none twice."""
+    sets = value.split(",") if isinstance(value, str) else value
+    if not isinstance(sets, (list, tuple)) or not all(isinstance(one, str) for one in sets):
+        raise ValueError("expected a list of sets of node ids, such as ['A+B', 'C+D']")
+    found = [sorted({*map(read_node_id, one.split("+"))}) for one in sets if one.strip() != ""]
+    return tuple(dict.fromkeys(map(tuple, found)))
+
+
 #: Path of an address: where a reverse proxy has the node.
 _PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
 

@@ -17,6 +17,8 @@ import structlog
 from sparktxlog.config import NodeConfig, make_data_dir
 from sparktxlog.errors import DiskFullError, JournalLostError, TxLogError
 from sparktxlog.model.answers import StuckFiles
+from sparktxlog.model.tables.groups import is_held_at
+from sparktxlog.model.tables.table import Tables
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
@@ -135,6 +137,11 @@ class Foundation:
         named = tuple(self.links) if pulling is None else pulling.sources()
         found = [self.links[node] for node in named if node in self.links]
         return sorted(found, key=lambda link: not link.up)
+
+    def holds(self, table: str) -> bool:
+        """Return whether this site holds the rows of a table; of one that is not known it does."""
+        known = Tables.of(self.master.tables).known(table)
+        return is_held_at(known, self.config.node_id)
 
     def fail(self, error: TxLogError) -> None:
         """Make the node stop; the first error counts."""

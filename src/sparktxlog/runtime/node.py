@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -36,13 +37,14 @@ from sparktxlog.runtime.commit.void_request import Voiding
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.commit_tables.several_commits import SeveralCommits
-from sparktxlog.runtime.commit_tables.site_places import lake_of
+from sparktxlog.runtime.commit_tables.site_places import bucket_of_lake, lake_of
 from sparktxlog.runtime.commit_tables.table_descriptions import TableDescriptions
 from sparktxlog.runtime.donors.copy_throttle import CopyThrottle
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.foundation import Foundation, lay_foundation
 from sparktxlog.runtime.history.node_history import NodeHistory
 from sparktxlog.runtime.history.wait_history import MOST, WaitHistory
+from sparktxlog.runtime.leaving_fork.branch_hook import BranchHook
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.membership.epochs import duty_master
 from sparktxlog.runtime.membership.membership import Membership
@@ -108,7 +110,8 @@ class Node:
         self.epochs = self.membership.epochs
         self.log = PublishedLog(base, self.core, self.membership, transfers)
         core, log, lake = self.core, self.log, lake_of(base.config, base.metrics)
-        self.donor = donor = Donor(base, self.replicas, throttle, lake)
+        opened = partial(bucket_of_lake, base.config)
+        self.donor = donor = Donor(base, self.replicas, throttle, lake, opened)
         self.all_replicas = AllReplicas(base, core, log, self.replicas, transfers, donor, lake)
         self.fetcher = RunFetcher(base, self.core.holdings, self.membership, self.damage)
         self.files = FileRepair(base, self.core, self.fetcher, self.damage)
@@ -126,7 +129,7 @@ class Node:
         #: Transactions over several of them.
         self.several_commits = SeveralCommits(base, self._submits, self.catalog)
         #: Row tables, as the same catalogs show them.
-        self.row_tables = RowTables(base, lake)
+        self.row_tables = RowTables(base, lake, self.replicas, opened)
         #: What both kinds of tables are.
         self.descriptions = TableDescriptions(base, self.row_tables, self.catalog)
         self.open_transactions = OpenTransactions(base.budgets)
@@ -152,9 +155,8 @@ class Node:
         self.find, self.find_decided = self._submits.find, self._submits.find_decided
         self.judged = self._submits.judged
         self.repeated, self.survivals = self._submits.repeated, self.sites_data.survivals
-        self.published, self.segments = self.log.published, self.log.segments
-        self.commits, self.queue = self.log.commits, self.log.queue
-        self.maintain = self.log.maintain
+        self.published, self.segments, self.commits = log.published, log.segments, log.commits
+        self.queue, self.maintain, self.groups = log.queue, log.maintain, shown.groups
         self.accept_report, self.take_recount = reports.accept_report, reports.take_recount
         self.order_copy, self.take_transfer = reports.order_copy, reports.take_transfer
         self.signatures, self.snapshot = reports.signatures, reports.snapshot
@@ -217,10 +219,12 @@ class Node:
         self._run("watching the disk", self.membership.aside.watch())
         if base.certificate is not None:
             self._run("watching certificates", base.certificate.watch(base.supervisor))
+        if config.fork_hook is not None:
+            self._run("reconciling branches", BranchHook(base, config.fork_hook).watch())
         if not config.is_witness:
             rounds = await base.run_blocking(last_rounds, config.data_dir, MOST)
             self.waits.remember(rounds)
-            self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.lines))
+            self._run("measuring lag", self.all_replicas.lag.watch(self.catalog.overview.listed))
             self._run("measuring the node", self.history.watch())
             self._run("log time", self._log_time.watch())
             self._run("writing views of the state", self.state_files.watch())
@@ -380,6 +384,7 @@ class Node:
             "payload_url": config.payload_url,
             "lake_root": str(config.lake_dir),
             "lake_url": config.lake_url,
+            "replica_lakes": dict(sorted(self.replicas.lakes.items())),
             "commit_table_root": str(config.commit_table_dir),
             "reader_table_root": None
             if config.reader_table_dir is None

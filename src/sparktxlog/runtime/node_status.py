@@ -9,6 +9,7 @@ from sparktxlog.config import exposures
 from sparktxlog.config.maintenance_times import lasts
 from sparktxlog.model.answers import (
     FailingTask,
+    GroupLine,
     IncomingRunAnswer,
     OperatorWarning,
     StatusAnswer,
@@ -25,6 +26,7 @@ from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.damage import Damage
 from sparktxlog.runtime.commit.run_fetching import RunFetcher
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.groups.group_states import group_lines, group_warnings
 from sparktxlog.runtime.log.published_log import PublishedLog
 from sparktxlog.runtime.loop_threads import stuck_warnings
 from sparktxlog.runtime.membership.membership import Membership
@@ -119,7 +121,7 @@ class NodeStatus:
             "incoming_runs": status.incoming_runs,
             "incoming_transactions": status.incoming_transactions,
             "incoming_bytes": status.incoming_bytes,
-            "unstamped_runs": status.unstamped_runs,
+            "unstamped_runs": status.unstamped_runs + self._core.cycle.gathered_runs,
             "counter": status.counter,
             "acquired": status.acquired,
             "busy": status.busy,
@@ -175,9 +177,16 @@ class NodeStatus:
             *self._log.lag.warnings(),
             *self._commit_tables.warnings(),
             *self._sites_data.warnings(),
+            *group_warnings(self.groups()),
             *(certificate.warnings() if certificate is not None else ()),
             *exposures(self._base.config),
         ]
+
+    def groups(self) -> list[GroupLine]:
+        """Return the groups of sites, and which of these are away (P41)."""
+        master = self._base.master
+        away = {*master.status().suspects}
+        return group_lines(master.tables, [m for m in master.view.members if m not in away])
 
     def prepared(self) -> list[UndecidedAnswer]:
         """Return all prepared transactions that are undecided, in the order of the queue."""

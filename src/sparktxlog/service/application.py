@@ -47,6 +47,7 @@ from sparktxlog.service.handlers.catalog_errors import CatalogErrors, catalog_fa
 from sparktxlog.service.handlers.members import MemberRoutes
 from sparktxlog.service.handlers.open_routes import OpenRoutes
 from sparktxlog.service.handlers.peer import PeerDoor, PeerRoutes
+from sparktxlog.service.handlers.point_routes import RestorePointRoutes
 from sparktxlog.service.handlers.replica import ReplicaRoutes
 from sparktxlog.service.handlers.staged_uploads import StagedUploads
 from sparktxlog.service.handlers.state_routes import StateRoutes
@@ -259,6 +260,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Ma
         ViewRoutes(running),
         MemberRoutes(running),
         AdministrationRoutes(running),
+        RestorePointRoutes(running),
         CatalogRoutes(running),
         PeerRoutes(running.peering, running.files, donor, running.catalog.giver),
         ReplicaRoutes(donor),

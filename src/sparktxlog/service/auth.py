@@ -148,7 +148,8 @@ class Tokens:
                 "the client token is not enough: only a worker of this node may do this, with the "
                 f"token in {self._worker_file}",
                 hint="A worker that runs on the node's machine as the node's user finds it; "
-                "another one takes it from SPARKTXLOG_WORKER_TOKEN.",
+                "another one takes it from SPARKTXLOG_WORKER_TOKEN.  Operators may do it with the "
+                "token of the node's admin-token.",
                 path=str(self._worker_file),
             )
         if not any(known):

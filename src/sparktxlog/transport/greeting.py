@@ -122,6 +122,10 @@ class Greeter:
         self._joiners: dict[str, Joiner] = {}
         #: Node → version that both speak, by its last greeting.
         self._common: dict[str, int] = {}
+        #: Node → its epoch of the present log, by its last greeting.
+        self._epochs: dict[str, int] = {}
+        #: Node → those that it follows, by its last greeting.
+        self._follow: dict[str, tuple[str, ...]] = {}
 
     @property
     def node_id(self) -> str:
@@ -153,6 +157,20 @@ class Greeter:
         """Return the wire version to use with a node that greeted; the first one before."""
         return self._common.get(node_id, FIRST_VERSION)
 
+    def ahead(self) -> tuple[str, int] | None:
+        """Return a node that is in a later epoch of this log, and which one; None = none is."""
+        found = {node: self._epochs.get(node, 0) for node in self._places}
+        first = max(found, key=lambda node: found[node], default="")
+        epoch = found.get(first, 0)
+        return (first, epoch) if epoch > self._own.epoch else None
+
+    def follow_of(self, node_id: str) -> tuple[str, ...] | None:
+        """Return which nodes one is set to follow, empty = the members; None = it greeted nobody.
+
+        Of this node, too.
+        """
+        return self._own.follow if node_id == self.node_id else self._follow.get(node_id)
+
     # -- places ------------------------------------------------------------------------------------
 
     def set_places(self, places: Mapping[str, Place | str]) -> None:
@@ -174,6 +192,8 @@ class Greeter:
     ) -> None:
         """Use the places of a decided view; its joiners are known from now on."""
         self.set_places(places)
+        if log_id != self._own.log_id:
+            self._epochs.clear()
         self._own = replace(
             self._own,
             log_id=log_id,
@@ -259,6 +279,8 @@ class Greeter:
             )
             return max(place.incarnation, hello.incarnation) + 1
         if same:
+            if hello.log_id == own.log_id:
+                self._epochs[expected] = hello.epoch
             self._joiners.pop(expected, None)
             shown = ShownDisk(instance=hello.instance, incarnation=hello.incarnation)
             if known is None or (known != shown and place.incarnation == hello.incarnation):
@@ -322,6 +344,7 @@ class Greeter:
         )
         url, urls = hello.url.rstrip("/"), self._places[expected].urls
         self._common[expected] = self._choose(hello, expected)
+        self._follow[expected] = hello.follow
         _refuse(
             hello,
             (

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
     NotFoundError,
     UnknownTableError,
 )
+from sparktxlog.http.link import Http
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -187,34 +188,34 @@ def test_tables_are_read_as_of_a_restore_point_until_its_files_are_gone(
 ) -> None:
     log.create_table("pages", "id bigint, text string", keys=["id"])
     log.append("pages", spark.createDataFrame([(1, "a"), (2, "b")], "id bigint, text string"))
-    with Client(node.url) as client:
-        point = create_point(client, "before", "the test says so")
-        with pytest.raises(NameTakenError, match="before"):
-            create_point(client, "before")
-        # One batch of the worker, and one for the point.
-        log.upsert("pages", spark.createDataFrame([(1, "z")], "id bigint, text string"))
-        log.apply()
-        assert _rows(log.table("pages", at="before")) == [(1, "a"), (2, "b")]
-        assert _rows(log.table("pages")) == [(1, "z"), (2, "b")]
-        assert log.snapshot(at="before").position == point.position
-        (shown,) = log.restore_points().collect()
-        assert (shown.name, shown.position, shown.note) == (
-            "before",
-            point.position,
-            "the test says so",
-        )
-        with pytest.raises(NotFoundError, match="Points: before"):
-            log.table("pages", at="after")
-        directory = Path(log.site.home.get("/v1/info")["lake_root"]) / "pages"
-        version = log.snapshot(at="before").versions["pages"]
-        for file in live_files(directory, version).sizes:
-            (directory / file).unlink()
-        with pytest.raises(ExpiredError, match="VACUUM removed files") as caught:
-            log.table("pages", at="before")
-        assert "sparktxlog restore DIR" in caught.value.hint
-        delete_point(client, "before")
-        with pytest.raises(NotFoundError):
-            delete_point(client, "before")
+    there = Http(node.url)
+    point = create_point(there, "before", "the test says so")
+    with pytest.raises(NameTakenError, match="before"):
+        create_point(there, "before")
+    # One batch of the worker, and one for the point.
+    log.upsert("pages", spark.createDataFrame([(1, "z")], "id bigint, text string"))
+    log.apply()
+    assert _rows(log.table("pages", at="before")) == [(1, "a"), (2, "b")]
+    assert _rows(log.table("pages")) == [(1, "z"), (2, "b")]
+    assert log.snapshot(at="before").position == point.position
+    (shown,) = log.restore_points().collect()
+    assert (shown.name, shown.position, shown.note) == (
+        "before",
+        point.position,
+        "the test says so",
+    )
+    with pytest.raises(NotFoundError, match="Points: before"):
+        log.table("pages", at="after")
+    directory = Path(log.site.home.get("/v1/info")["lake_root"]) / "pages"
+    version = log.snapshot(at="before").versions["pages"]
+    for file in live_files(directory, version).sizes:
+        (directory / file).unlink()
+    with pytest.raises(ExpiredError, match="VACUUM removed files") as caught:
+        log.table("pages", at="before")
+    assert "sparktxlog restore DIR" in caught.value.hint
+    delete_point(there, "before")
+    with pytest.raises(NotFoundError):
+        delete_point(there, "before")
     assert log.restore_points().count() == 0
 
 

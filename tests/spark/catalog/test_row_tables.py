@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from sparktxlog.errors import (
     NameTakenError,
     UnknownTableError,
 )
+from sparktxlog.worker.replica.applier import Applier
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.replica.state import ReplicaDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -209,3 +213,37 @@ def test_a_write_by_path_is_found_by_the_worker(tx: SparkSession, log: TxLog, la
     with pytest.raises(DivergedError, match=r"'bypassed' of this site.*\(WRITE\)") as caught:
         log.table("bypassed")
     assert "sparktxlog repair bypassed" in caught.value.hint
+
+
+def test_a_catalog_is_that_of_the_replica_that_it_names(
+    tx: SparkSession, log: TxLog, node: RunningNode, tmp_path: Path
+) -> None:
+    """The main one's has what was written since; a session chooses by the catalog's name."""
+    log.create_table("chosen", COLUMNS)
+    log.append("chosen", [{"id": 1, "v": "a"}])
+    with (
+        closing(HttpLogSource(node.url, TOKEN)) as source,
+        closing(ReplicaDirectory(tmp_path / "reports")) as directory,
+    ):
+        Applier(tx, source, directory, name="reports", replays_anyway=True).run_once()
+    log.append("chosen", [{"id": 2, "v": "b"}])
+    names = ("tx@reports", "tx@main", "tx@nobody")
+    for name in names:
+        for key in ("", ".uri", ".token"):
+            value = tx.conf.get(f"spark.sql.catalog.tx{key}")
+            assert value is not None
+            tx.conf.set(f"spark.sql.catalog.{name}{key}", value)
+    try:
+        for name, ids in (("tx", [1, 2]), ("tx@main", [1, 2]), ("tx@reports", [1])):
+            found = rows(tx, f"SELECT id FROM `{name}`.default.chosen")
+            assert [row[0] for row in found] == ids, name
+            about = tx.sql(f"DESCRIBE EXTENDED `{name}`.default.chosen").collect()
+            said = {row[0]: row[1] for row in about}["Table Properties"]
+            shown = said.partition("sparktxlog.replica=")[2].partition(",")[0].rstrip("]")
+            assert shown.partition("/")[2] == ("reports" if name == "tx@reports" else "")
+        with pytest.raises(Exception, match="no replica 'nobody'"):
+            tx.sql("SELECT * FROM `tx@nobody`.default.chosen").collect()
+    finally:
+        for name in names:
+            for key in ("", ".uri", ".token"):
+                tx.conf.unset(f"spark.sql.catalog.{name}{key}")

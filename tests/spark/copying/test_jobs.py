@@ -32,6 +32,7 @@ from sparktxlog.api.jobs import job
 from sparktxlog.api.reading.restore_points import create_point
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.files.tasks import Fetched
+from sparktxlog.http.link import Http
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.imaging import back_up_replica
@@ -465,8 +466,7 @@ def test_image_and_log_bring_a_site_to_one_position(
     assert run_command("apply", *at_b)[0] == 0
     back_up_replica(lake, DiskImages(store), name="before", site="B")
     sites.cluster.nodes["A"].commit(append(300))
-    with Client(sites.url("A")) as client:
-        wanted = create_point(client, "night").position
+    wanted = create_point(Http(sites.url("A")), "night").position
     sites.cluster.nodes["A"].commit(append(301))
     end = sites.cluster.settle()
     assert run_command("apply", *at_b, "--at-least", str(end))[0] == 0

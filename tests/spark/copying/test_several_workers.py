@@ -5,6 +5,7 @@ Both are listed and compared, one is repaired from the other, reads choose one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -123,6 +124,17 @@ def test_reads_choose_a_replica(site: Site, spark: SparkSession) -> None:
     reader = spark.read.format("txlog").option("url", site.node.url)
     assert reader.load("t").count() == newest
     assert reader.option("replica", "main").load("t").count() == newest - 1
+    # A view reads one of them, and says which.
+    for chosen, right in ((None, "A/reports"), ("main", "A"), ("bronze", "A/bronze")):
+        names = sparktxlog.register(spark, log, schema="chosen", replica=chosen)
+        view = "chosen_bronze.b" if chosen == "bronze" else "chosen.t"
+        said = spark.sql(f"SHOW TBLPROPERTIES {view}").collect()
+        assert ("sparktxlog.replica", right) in [tuple(row) for row in said]
+        assert ("chosen.t" in names) == (chosen != "bronze")
+        if chosen != "bronze":
+            assert spark.table("chosen.t").count() == newest - (chosen == "main")
+    with pytest.raises(NotFoundError, match="no replica 'x'"):
+        sparktxlog.register(spark, log, schema="chosen", replica="x")
     # What this process does not see is left for what it sees.
     hidden = site.other.with_name("hidden")
     site.other.rename(hidden)
@@ -177,3 +189,55 @@ def test_wrong_names_lakes_and_sets_are_refused(
     assert invoke(monkeypatch, "workers", "forget", "bronze2", "--url", site.node.url) == 0
     assert "bronze2" not in [one["name"] for one in site.node.status()["replicas"]]
     assert invoke(monkeypatch, "workers", "forget", "bronze2", "--url", site.node.url) == 1
+
+
+def test_upkeep_names_a_replica(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    jobs_share_spark: None,
+) -> None:
+    """Maintain, verify and repair look at its lake alone; a wrong name is refused before Spark."""
+    site.commit()
+    for lake in (site.node.lake, site.other):
+        site.work(lake)
+
+    def run(command: str, *options: str) -> tuple[int, dict[str, Any]]:
+        code = invoke(monkeypatch, command, *options, "--url", site.node.url, "--json")
+        return code, json.loads(capsys.readouterr().out)
+
+    for name in ("A/reports", "reports", "main", "A"):
+        code, found = run("verify", "--replica", name, "--table", "t")
+        assert (code, found["sound"]) == (0, True), found
+        assert found["replica"] == ("A/reports" if "reports" in name else "A")
+    lost = min((site.other / "t").glob("*.parquet"))
+    held = lost.read_bytes()
+    lost.unlink()
+    assert run("verify", "--replica", "main")[0] == 0
+    code, found = run("repair", "t", "--replica", "reports", "--dry-run")
+    assert code == 4 and found["repair"]["found"]["table"] == "t", found
+    assert run("repair", "t", "--replica", "main", "--dry-run")[0] == 0
+    lost.write_bytes(held)
+    options = ("--tables", "t", "--min-files", "2", "--no-vacuum")
+    code, found = run("maintain", "--replica", "reports", *options)
+    assert code == 0 and found["tables"][0]["optimized"], found
+    assert run("maintain", "--replica", "reports", *options)[1]["tables"][0]["files"] == 1
+    code, found = run("maintain", "--dry-run", *options)
+    assert code == 0 and found["tables"][0]["files_before"] > 1, "the main one's are as they were"
+    for command in (("maintain",), ("verify",), ("repair", "t"), ("replicate",)):
+        code, found = run(*command, "--replica", "nobody")
+        assert (code, found["error"]["title"]) == (1, "not-found")
+        assert "It has main, bronze, reports." in found["error"]["hint"]
+        code, found = run(*command, "--replica", "B/x")
+        assert (code, found["error"]["title"]) == (1, "invalid-name")
+        both = ("--replica", "reports", "--lake", str(site.other), "--url", site.node.url)
+        assert invoke(monkeypatch, *command, *both) == 2
+        assert "exclude each other" in capsys.readouterr().err
+    hidden = site.other.with_name("hidden")
+    site.other.rename(hidden)
+    try:
+        code, found = run("maintain", "--replica", "reports")
+        assert (code, found["error"]["title"]) == (1, "invalid-request")
+        assert "not on this machine" in found["error"]["detail"]
+    finally:
+        hidden.rename(site.other)

@@ -34,8 +34,8 @@ from sparktxlog.model.answers import LostFile, RepairedFiles
 from sparktxlog.model.report import Recount
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.worker.apply import fold
-from sparktxlog.worker.apply.deltalog import ROW_INDEX, LogTransaction
-from sparktxlog.worker.apply.fold import URI_COLUMN
+from sparktxlog.worker.apply.deltalog import LogTransaction
+from sparktxlog.worker.apply.fold import ROW_INDEX, URI_COLUMN
 from sparktxlog.worker.apply.placing import Placer
 from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.apply.tables import read_commit

@@ -30,7 +30,7 @@ def test_the_first_and_the_last_release_are_tested_and_their_neighbours_are_not(
 
 def test_one_line_names_all_and_what_was_tested() -> None:
     line = untested([("Python", "3.15.0a1"), ("Spark", "4.3.0-SNAPSHOT"), ("Delta", "4.4.0")])
-    assert "Python 3.15.0a1 (tested: 3.11 to 3.13), Spark 4.3.0-SNAPSHOT (tested: 4.1" in line
+    assert "Python 3.15.0a1 (tested: 3.11 to 3.14), Spark 4.3.0-SNAPSHOT (tested: 4.1" in line
     assert "Delta" not in line and "\n" not in line
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -11,7 +13,14 @@ import pytest
 from benchmarks.peers import protobuf
 from benchmarks.peers.jars import pinned
 from benchmarks.peers.peer import Peer, WayMissingError
-from benchmarks.peers.processes import Servers, Spent, cpu_seconds, private_bytes, written_bytes
+from benchmarks.peers.processes import (
+    Servers,
+    Spent,
+    cpu_seconds,
+    private_bytes,
+    tree_cpu_seconds,
+    written_bytes,
+)
 from benchmarks.peers.suite import UNITS, Sizes, Suite
 
 
@@ -162,3 +171,12 @@ def test_each_jar_of_kafka_is_pinned_once() -> None:
     assert len(found) > 40
     assert all(len(digest) == 64 for digest in found.values())
     assert sum(name.startswith("org.apache.kafka_kafka") for name in found) > 10
+
+
+def test_cpu_of_a_tree_has_that_of_children_and_of_those_that_ended() -> None:
+    work = "import time\nwhile time.process_time() < 0.3: pass"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {work!r}])"
+    before = tree_cpu_seconds()
+    subprocess.run([sys.executable, "-c", nested], check=True)
+    assert tree_cpu_seconds() - before >= 0.29
+    assert tree_cpu_seconds(os.getpid()) >= tree_cpu_seconds(2**22) == 0

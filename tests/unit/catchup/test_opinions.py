@@ -328,3 +328,19 @@ def test_a_copy_within_a_site_is_no_echo_and_adds_no_voice() -> None:
     echo = replace(opinion("B", 30, t="1"), donor="A/x", copied_at=20)
     found = held(opinion("A/x", 30, t="1"), echo, opinion("C", 30, t="2"))
     assert found.conviction("C", "1", 30) is None
+
+
+def test_sites_are_compared_in_the_tables_that_they_hold() -> None:
+    """P41: a site that holds none of a table's rows is neither wrong nor a voice."""
+    at = {"t": "BCD"}
+    found = Opinions(100, may_have=lambda replica, table: replica in at.get(table, "ABCD"))
+    for one in (
+        opinion("A", 10, u="1"),
+        opinion("B", 10, t="1", u="1"),
+        opinion("C", 10, t="1", u="1"),
+        opinion("D", 10, t="2", u="1"),
+    ):
+        found.add(one)
+    assert found.conviction("A", "1", 10) is None and found.conviction("B", "1", 10) is None
+    convicted = found.conviction("D", "1", 10)
+    assert convicted is not None and convicted.others == {"B": "1", "C": "1"}

@@ -1,4 +1,4 @@
-"""Lists in pages: all of them, also of nodes that know no pages."""
+"""Lists in pages: all of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from sparktxlog.http.list_pages import PAGE, read_pages
 
 
 class Server:
-    """A node with some tables.
+    """A node with some tables."""
 
-    Args:
-        number: Of tables.
-        knows_pages: False: it is of an older release.
-    """
-
-    def __init__(self, number: int, *, knows_pages: bool = True) -> None:
+    def __init__(self, number: int) -> None:
         self.names = [f"t{one:05d}" for one in range(number)]
-        self.knows_pages = knows_pages
         self.asked: list[dict[str, Any]] = []
 
     def get(
@@ -28,8 +22,6 @@ class Server:
     ) -> list[dict[str, Any]]:
         assert path == "/v1/tables"
         self.asked.append({"after_name": after_name, "limit": limit, **query})
-        if limit is not None and not self.knows_pages:
-            raise InvalidRequestError("/v1/tables has no parameter 'limit'", field="limit")
         found = [name for name in self.names if name > (after_name or "")]
         return [{"name": name} for name in found[:limit]]
 
@@ -43,13 +35,6 @@ def test_pages_are_read_to_the_end(number: int, requests: int) -> None:
     assert [table["name"] for table in found] == server.names
     assert len(server.asked) == requests
     assert {one["after"] for one in server.asked} == {7}
-
-
-def test_a_node_that_knows_no_pages_is_asked_for_the_whole() -> None:
-    server = Server(3, knows_pages=False)
-    found = read_pages(server.get, "/v1/tables", after=7)
-    assert [table["name"] for table in found] == server.names
-    assert server.asked[-1] == {"after_name": None, "limit": None, "after": 7}
 
 
 def test_other_refusals_are_passed_on() -> None:

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
+from sparktxlog.codec.row_statistics import RowStatistics
 from sparktxlog.errors import ManifestMismatchError
-from sparktxlog.storage.parquet_files import RowStatistics, inspect_parquet, write_parquet
+from sparktxlog.storage.parquet_files import inspect_parquet, write_parquet
 
 UTC_MICROS = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

@@ -29,6 +29,14 @@ def test_without_a_home_no_link_leads_nowhere() -> None:
     assert "](docs/" in text and "](docs/" not in release.linked(text, "")
 
 
+def test_a_release_with_a_home_has_addresses_of_pages_that_are_there() -> None:
+    text = (ROOT / "pyproject.toml").read_text() + release.urls_of("https://a.example/v1")
+    urls = tomllib.loads(text)["project"]["urls"]
+    assert urls["Documentation"] == "https://a.example/v1/docs/index.md"
+    for url in urls.values():
+        assert (ROOT / url.removeprefix("https://a.example/v1/")).is_file()
+
+
 def test_a_wheel_with_a_lost_or_a_foreign_file_is_found() -> None:
     sources = ["sparktxlog/__init__.py", "sparktxlog/static/a.js"]
     metadata = ["sparktxlog-1.dist-info/METADATA", "sparktxlog-1.dist-info/licenses/LICENSE"]

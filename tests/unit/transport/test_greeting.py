@@ -386,3 +386,18 @@ def test_a_view_may_raise_what_a_node_must_speak() -> None:
     assert (judge.own.oldest, judge.own.newest) == (3, 3)
     with pytest.raises(WireVersionError):
         judge.check(B, "B")
+
+
+def test_a_greeting_says_that_the_log_went_on_to_a_later_epoch() -> None:
+    """Who was down meanwhile learns it by that first; a node without a place says nothing."""
+    judge, _ = greeter(B="ib")
+    judge.enter({"B": "http://b"}, "l", (), epoch=2)
+    assert judge.ahead() is None
+    for epoch, ahead in ((2, None), (3, ("B", 3)), (1, None), (4, ("B", 4))):
+        judge.check(replace(B, epoch=epoch), "B")
+        assert judge.ahead() == ahead
+    judge.enter({"B": "http://b"}, "l", (), epoch=4)
+    assert judge.ahead() is None
+    judge.check(replace(B, epoch=5), "B")
+    judge.enter({}, "l", (), epoch=4)
+    assert judge.ahead() is None

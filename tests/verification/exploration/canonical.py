@@ -266,7 +266,7 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     CommitFold: {
         "_by_name": describe, "_by_uuid": describe, "_changed": describe, "_fresh": describe,
-        "tables": _no,
+        "_newest": _no, "tables": _no,
     },
     # No run is synchronous or has staged files here, so none is checked or withdrawn.
     Staging: {
@@ -275,8 +275,8 @@ _RULES: dict[type, dict[str, Rule]] = {
         "held_up_runs": describe, "payload_bytes": _no, "runs": describe,
     },
     Unstamped: {
-        "check_at": _no, "checked": describe, "holders": describe, "held_up": describe,
-        "next_at": _no, "patience_us": _no, "pause_us": _no, "ready": describe,
+        "check_at": _no, "checked": describe, "copies": describe, "holders": describe,
+        "held_up": describe, "next_at": _no, "patience_us": _no, "pause_us": _no, "ready": describe,
         "submit": describe, "submitted_at": _no,
     },
     Prefetching: {"_coming": describe, "_keep_us": _no, "_limit": _no, "_retry_us": _no},

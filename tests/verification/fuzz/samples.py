@@ -197,6 +197,8 @@ def samples(draw: Random, log_id: str) -> dict[str, Sample]:
         "POST /v1/force": _json({"confirm": "A 1"}),
         "PATCH /v1/settings": _json({"NetSpeedBitsPerSec": 1_000_000}),
         "POST /v1/maintenance": _json({}),
+        "POST /v1/recounts": _json({"tables": ["t"]}),
+        "POST /v1/restore-points": _json({"name": "before", "note": "a"}),
         "POST /peer/v1/posts": (MSGPACK, wire.encode(envelope)),
         "POST /peer/v1/pushes": (MSGPACK, wire.encode_pushes([(header, b"payload")])),
         "POST /peer/v1/announcements": packed(Announcement),

@@ -329,3 +329,113 @@ def every_vote_is_needed(core: type[Master]) -> None:
     assert sent(actions, Accept)
     assert not views(actions + node.hear(node.accepted("b", ballot)))
     assert views(node.hear(node.accepted("c", ballot)))
+
+
+def _that_is_set(core: type[Master], votes: str = "abc", **settings: object) -> Lone:
+    """Return a node with other settings, which has just lost its link to `c`."""
+    node = Lone(core, votes=dict.fromkeys(votes, 1), suspect_us=SECOND_US)
+    node.config = replace(node.config, **settings)  # type: ignore[arg-type]
+    node.start()
+    node.feed(*(PostReceived(post=node.post_of(peer, node.now)) for peer in votes[1:]))
+    node.feed(LinkChanged(peer=NodeId("c"), up=False))
+    return node
+
+
+def _passes(node: Lone, tenths: int, hears: tuple[str, ...], *silent: str) -> list[Prepare]:
+    """Let time pass while the others answer, and say whom they hear."""
+    started: list[Prepare] = []
+    for _ in range(tenths):
+        node.now += SECOND_US // 10
+        for peer in node.view.members[1:]:
+            if peer not in ("c", *silent):
+                actions = node.feed(PostReceived(post=node.post_of(peer, node.now)))
+                number = node.master._succession.suspicion.number
+                started += sent(actions + node.hear(node.answer(peer, number, hears)), Prepare)
+    return started
+
+
+def whom_another_member_hears_is_kept(core: type[Master]) -> None:
+    """P39: a cut between two members; the third one orders for both.  Its word ages.
+
+    Simulated: in a quiet log it had not heard `c` lately, said so once, and `c` was left out.
+    """
+    node = _that_is_set(core, keeps_heard=True)
+    assert not _passes(node, 300, ("a", "c"))
+    assert not _passes(node, 20, ("a",))
+    assert not _passes(node, 100, ("a", "c"))
+    assert _passes(node, 70, ("a",))
+    assert _passes(_that_is_set(core), 50, ("a", "c")), "it is an option"
+
+
+def what_carries_nothing_keeps_nobody(core: type[Master]) -> None:
+    """P39: a witness hears `c`, and has no queue; and who contradicts itself is not believed."""
+    node = _that_is_set(core, "abcw", keeps_heard=True)
+    started: list[Prepare] = []
+    for _ in range(50):
+        started += _passes(node, 1, ("a",))
+        number = node.master._succession.suspicion.number
+        started += sent(node.hear(node.answer("w", number, ("a", "b", "c"))), Prepare)
+    assert started
+    node = _that_is_set(core, keeps_heard=True)
+    node.feed(LinkChanged(peer=NodeId("c"), up=True))
+    node.feed(PostReceived(post=node.post_of("c", node.now + 100)))
+    node.push(node.run_of("c", 1, node.now + 50))
+    assert _passes(node, 60, ("a", "c"))
+
+
+def a_change_waits_for_one_that_hears_all(core: type[Master]) -> None:
+    """P39: a ballot of this node would not reach `c`, and leave it out."""
+    node = _that_is_set(core, keeps_heard=True)
+    _passes(node, 5, ("a", "c"))
+    heavy = tuple(replace(seat, weight=2) for seat in node.view.roster)
+    node.feed(ChangeRequested(ticket=1, roster=heavy))
+    assert not _passes(node, 50, ("a", "c"))
+
+
+def who_misses_one_that_others_hear_tries_last(core: type[Master]) -> None:
+    """P39: after a ballot of `b` that came to nothing, one that hears all is first."""
+    for keeps, tenths in ((False, 21), (True, 36)):
+        node = _that_is_set(core, keeps_heard=keeps)
+        _passes(node, 5, ("a", "c"))
+        node.hear(node.prepare("b", 1))
+        waited = 0
+        while not sent(node.wait(SECOND_US // 10), Prepare):
+            waited += 1
+        assert tenths - 3 <= waited <= tenths
+
+
+def nobody_goes_on_without_a_whole_set(core: type[Master]) -> None:
+    """P40: of two sides that each could, the one goes on that has all of a set."""
+    sets = (frozenset({NodeId("a"), NodeId("b")}), frozenset({NodeId("c"), NodeId("d")}))
+    for guard, silent, goes_on in (
+        ((), (), True),
+        (sets, (), True),
+        (sets, ("b",), False),
+        (sets[1:], (), False),
+        ((frozenset({NodeId("a"), NodeId("e")}),), ("b",), True),
+    ):
+        node = _that_is_set(core, "abcde", guard=guard)
+        node.feed(*(LinkChanged(peer=NodeId(peer), up=False) for peer in silent))
+        assert bool(_passes(node, 80, ("a",), *silent)) is goes_on
+
+
+def a_ballot_is_guarded_too(core: type[Master]) -> None:
+    """P40: a member that falls silent in a ballot is missed; one whose place goes is not."""
+    everybody = (frozenset(map(NodeId, "abc")),)
+    for guard, members, decides in (
+        ((), "bc", True),
+        ((), "b", True),
+        (everybody, "bc", True),
+        (everybody, "b", False),
+    ):
+        node = _that_is_set(core, guard=guard)
+        ballot = proposing(node)
+        actions = node.hear(*(node.promise(member, ballot) for member in members))
+        actions += node.wait(SECOND_US)
+        assert bool(sent(actions, Accept)) is decides
+    node = _that_is_set(core, guard=everybody)
+    node.feed(LinkChanged(peer=NodeId("c"), up=False))
+    without = ChangeRequested(ticket=1, roster=node.view.roster[:2])
+    assert not _passes(node, 40, ("a",))
+    node.feed(without)
+    assert _passes(node, 20, ("a",))

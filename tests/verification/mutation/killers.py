@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.verification.mutation.mutant import Kill, Killer, Mutant, Result
 from tests.verification.mutation.traces import TRACES, Trace
-from tests.verification.simulation.run import LAYOUTS, run_seed
+from tests.verification.simulation.run import LAYOUTS, guarded, run_seed
 from tests.verification.simulation.world import Layout
 from tests.verification.strategies import run_schedule
 
@@ -37,6 +37,8 @@ _MORE_LAYOUTS = (
     # Slow disks, whose nodes stand aside.
     Layout(name="three-slow", masters={"a": 1, "b": 1, "c": 1}, faults=_SLOW, aside=True),
     Layout(name="five-slow", masters=dict.fromkeys("abcde", 1), faults=_SLOW, aside=True),
+    # Only a side with a whole set goes on (P40).
+    guarded(Layout(name="pairs-guarded", masters=dict.fromkeys("abcd", 1), witnesses=("w",))),
     # Followers that are often down, cut off, promoted and made followers again (P38).
     Layout(
         name="three-followed",

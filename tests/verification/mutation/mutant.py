@@ -171,6 +171,7 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         "synchronous",
         "prepared",
         "commits",
+        "groups",
     )
     for mutant in _read(_FOLDER / f"{name}.txt")
 )
@@ -187,6 +188,7 @@ RULES = (
     "P35",
     "P36",
     "P38",
+    "P41",
 )
 #: Six mutations of the design that are harmless.  Of those, `queue-volatile` is found in this core:
 #: a promise states its queue as the base of the final one, and a decided base that everybody forgot

@@ -18,6 +18,7 @@ from tests.verification.mutation import (
     deciding_traces,
     entering_traces,
     following_traces,
+    group_traces,
     holding_traces,
     joining_traces,
     ordinary_traces,
@@ -49,6 +50,7 @@ _MODULES = (
     synchronous_traces,
     prepared_traces,
     commit_traces,
+    group_traces,
 )
 TRACES: tuple[Trace, ...] = tuple(
     value

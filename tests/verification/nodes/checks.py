@@ -380,7 +380,10 @@ class Checks:
     def unhealed(self) -> str:
         """Return why the cluster is not whole yet, empty if it is (I8)."""
         epochs = set()
-        for name in self._world.layout.masters:
+        followers = self.followers()
+        masters = [one for one in self._world.layout.masters + self._world.layout.followers
+                   if one not in followers]  # fmt: skip
+        for name in masters:
             node = self._world.nodes[name]
             if node.running is None or node.app is None:
                 return f"{name} does not run"
@@ -396,12 +399,12 @@ class Checks:
                 self._durable.get(name, (0, _GENESIS)) != self.end
             ):
                 return f"{name} is at {status.position} of {self.end[0]}"
-            if set(status.members) != set(self._world.layout.masters):
+            if set(status.members) != set(masters):
                 return f"members of epoch {status.epoch} are {status.members}"
             failure, published = node.running.log.publisher.failure, node.running.base.published
             if failure is not None or published.value != self.end[0]:
                 return f"{name} published {published.value}: {failure}"
-        for name in self._world.layout.followers:
+        for name in followers:
             node = self._world.nodes[name]
             if node.running is None or node.app is None:
                 return f"{name} does not run"
@@ -414,6 +417,13 @@ class Checks:
         if len(epochs) > 1:
             return f"epochs differ: {sorted(epochs)}"
         return self._world.tables.missing()
+
+    def followers(self) -> tuple[str, ...]:
+        """Return the followers that are none of the members now: an operator promotes some."""
+        last = self.views.get(max(self.views, default=0))
+        return tuple(
+            one for one in self._world.layout.followers if last is None or last.follows(one)
+        )
 
     def check_end(self) -> None:
         """See that all disks hold the one queue, and all that was told is in it once."""

@@ -58,6 +58,7 @@ class Faults:
             (self._rolling_restart, 2),
             (self._operator.change_places, 10),
             (self._operator.change_quorum, 10),
+            (self._operator.change_role, 20 if world.layout.followers else 0),
         )
         for node in world.nodes.values():
             self._usual_clock(node)

@@ -38,6 +38,11 @@ class Operator:
         """Ask some node for another acquisition quorum."""
         self._begin(self._ask_quorum)
 
+    def change_role(self) -> None:
+        """Ask some node to make a follower a member, or such a member a follower again (P38)."""
+        if self._world.layout.followers:
+            self._begin(self._ask_role)
+
     def _begin(self, ask: Callable[[SimulatedNode], Coroutine[Any, Any, None]]) -> None:
         takers = [node for node in self._world.nodes.values() if node.takes]
         if takers:
@@ -58,6 +63,23 @@ class Operator:
         )
         if epoch:
             self._world.checks.places_changed(node, epoch, wanted[-1])
+
+    async def _ask_role(self, node: SimulatedNode) -> None:
+        name = self._world.random.choice(self._world.layout.followers)
+        wanted: list[tuple[Seat, ...]] = []
+
+        def edit(roster: tuple[Seat, ...]) -> tuple[Seat, ...]:
+            found = next(seat for seat in roster if seat.node_id == name)
+            turned = replace(found, follower=not found.follower, weight=int(found.follower))
+            wanted.append(tuple(turned if seat is found else seat for seat in roster))
+            return wanted[-1]
+
+        patience = self._world.random.uniform(*_PATIENCE_S)
+        epoch = await self._answer(node, "role", lambda asked: asked.epochs.change(edit, patience))
+        if epoch:
+            self._world.checks.places_changed(node, epoch, wanted[-1])
+            again = next(seat for seat in wanted[-1] if seat.node_id == name).follower
+            self._world.checks.happened("member follows" if again else "follower promoted")
 
     async def _ask_quorum(self, node: SimulatedNode) -> None:
         assert node.running is not None

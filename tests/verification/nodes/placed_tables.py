@@ -115,7 +115,10 @@ class PlacedTables:
         views = [node.running.base.master.view]
         views += [v for at, v in self._world.checks.views.items() if at >= entry.header.epoch]
         wanted = min(view.quorum for view in views)
-        masters = [self._world.nodes[name] for name in self._world.layout.masters]
+        # A follower's copy counts once it is a member.
+        members = {str(name) for view in views for name in view.members}
+        promoted = [name for name in self._world.layout.followers if name in members]
+        masters = [self._world.nodes[name] for name in (*self._world.layout.masters, *promoted)]
         masters += self._world.clones.values()
         lost = sum(one.disk.generation - 1 for one in masters)
         holders = [one.name for one in masters if self._holds(one, uuid, version)]

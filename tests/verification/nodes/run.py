@@ -22,7 +22,7 @@ LAYOUTS = (
 )
 #: So many rounds of all layouts have one in which copies of data directories run.
 _CLONED_EVERY = 4
-#: In the round after that a node follows.
+#: In the round after that nodes follow, one of them the other one.
 _FOLLOWED = 1
 #: Faults begin so late, and no more of them after; seconds.
 _FAULTS_FROM_S, FAULTS_UNTIL_S = 5.0, 120.0
@@ -37,7 +37,7 @@ def layout_of(seed: int) -> Layout:
     layout = LAYOUTS[seed % len(LAYOUTS)]
     turn = seed // len(LAYOUTS) % _CLONED_EVERY
     if turn == _FOLLOWED:
-        return replace(layout, followers=("f",))
+        return replace(layout, followers=("f", "g"))
     return replace(layout, cloned=True) if turn == _CLONED_EVERY - 1 else layout
 
 

@@ -36,7 +36,7 @@ class Layout:
     name: str
     masters: tuple[str, ...]
     witnesses: tuple[str, ...] = ()
-    #: Nodes that only follow (P38).
+    #: Nodes that only follow (P38): the first one the members, each other one that before it.
     followers: tuple[str, ...] = ()
     #: True: copies of its data directories run as well.
     cloned: bool = False
@@ -125,6 +125,8 @@ class World:
                 settings["roles"] = "witness"
             if name in self.layout.followers:
                 settings["roles"] = "follower,replica"
+                before = self.layout.followers[: self.layout.followers.index(name)]
+                settings["follow"] = before[-1] if before else ""
             for number, other in enumerate((n for n in names if n != name), start=1):
                 settings[f"peer.{number}.id"] = other
                 settings[f"peer.{number}.url"] = f"http://{other}:7070"

@@ -16,6 +16,7 @@ from tests.verification.model.invariants import (
     note_decision,
     violated,
 )
+from tests.verification.simulation.groups import GroupChecks
 from tests.verification.simulation.marks import LOST
 from tests.verification.simulation.outcomes import Outcomes
 from tests.verification.simulation.synchronous import SynchronousChecks
@@ -23,6 +24,7 @@ from tests.verification.simulation.trace import Trace
 
 from sparktxlog.errors import (
     DuplicateTransactionError,
+    GroupAwayError,
     PayloadStoreError,
     SessionRolledBackError,
     SynchroTimeoutError,
@@ -57,6 +59,10 @@ def _by_place(one: tuple[str, TableWrites]) -> tuple[int, str]:
     return one[1].position, one[0]
 
 
+#: A ballot is decided so long after the promises for it, at most, microseconds.
+_BALLOT_US = 12_000_000
+
+
 class Checks:
     """Watches one world."""
 
@@ -65,6 +71,7 @@ class Checks:
         config = next(iter(world.nodes.values())).config
         self._outcomes = Outcomes(world.facts, world.marks, config)
         self.synchronous = SynchronousChecks(world)
+        self.groups = GroupChecks(world)
         self.queue = OneQueue()
         #: The one queue that all queues are prefixes of.
         self.log = self.queue.log
@@ -90,6 +97,9 @@ class Checks:
         #: True: all is well again, so each member takes what it is given.
         self.nobody_is_refused = False
         self._trace = Trace()
+        self._guard: tuple[frozenset[str], ...] = config.guard
+        #: Node → when it did something last.
+        self._awake = dict.fromkeys(world.nodes, 0)
 
     @property
     def trace(self) -> str:
@@ -140,6 +150,7 @@ class Checks:
     def handled(self, node: SimulatedNode, actions: Sequence[Action]) -> None:
         """See what a core wants done."""
         self._trace.add(self._world.now, node.name, actions)
+        self._awake[node.name] = self._world.now
         assert node.master is not None
         entered: View | None = None  # two epochs may be entered at once
         for action in actions:
@@ -181,9 +192,11 @@ class Checks:
             elif isinstance(action, PersistOwnRun):
                 self._unstamped.pop((node.name, action.ticket), None)
                 self.synchronous.stamped(node, action)
+                self.groups.stamped(node, action)
             elif isinstance(action, PersistWithdrawal):
                 waiting = [ticket for name, ticket in self._unstamped if name == node.name]
                 self.synchronous.withdrawn(node, action, waiting)
+                self.groups.withdrawn(node, action)
                 for run in action.runs:
                     self._unstamped.pop((node.name, run.ticket), None)
             elif isinstance(action, PersistView):
@@ -291,9 +304,23 @@ class Checks:
                 if self._world.is_whole(node, lost) and node.disk.reaches(lost):
                     violated(f"P32: {name} holds {lost}, which is void in epoch {view.epoch}")
 
+    def _check_guard(self, view: View) -> None:
+        """P40: where a member is left out, all of one set were awake a short while before."""
+        before = self.views.get(view.epoch - 1)
+        old = before.members if before else self._world.layout.masters
+        places = {seat.node_id for seat in view.roster if seat.may_be_member}
+        if not self._guard or (before and before.log_id != view.log_id):
+            return  # there is none, or an operator let one go on alone
+        asleep = {n for n, at in self._awake.items() if self._world.now - at > _BALLOT_US}
+        if asleep.intersection(places).intersection(old).difference(view.members):
+            self._world.marks.hit("left out under a guard")
+            if all(asleep & one for one in self._guard if one & places):
+                violated(f"P40: {view.members} go on in {view.epoch}, and {asleep} are away")
+
     def _note_view(self, view: View) -> None:
         self._check_flushed(view)
         self._check_void(view)
+        self._check_guard(view)
         marks, before = self._world.marks, self.views.get(view.epoch - 1)
         members = set(before.members if before else self._world.layout.masters)
         after = set(view.members)
@@ -362,6 +389,8 @@ class Checks:
             self._world.marks.hit("run withdrawn")
         elif action.code == SynchroTimeoutError.code:
             self.synchronous.refused(node, action.ticket)
+        elif action.code == GroupAwayError.code:
+            self.groups.refused(node, action.ticket)
         elif self.nobody_is_refused and action.code != SessionRolledBackError.code:
             violated(f"I8: {node.name} refuses a submit: {action.code}, {action.text}")
         digest = node.submits[action.ticket].digest

@@ -115,9 +115,11 @@ class Progress:
         if node.master is None or not node.member:
             return False
         own, members = (node.name, node.disk.incarnation), len(node.master.view.members)
-        # A synchronous run waits for members, not to be ordered (P34).
+        # A synchronous run waits for members, and one of a group for its sites, not to be ordered
+        # (P34, P41).
         return any(
-            submit.facts.holders <= members for submit in node.disk.announcements.values()
+            submit.facts.holders <= members and not submit.facts.copies
+            for submit in node.disk.announcements.values()
         ) or any(key[:2] == own for key in node.disk.incoming)
 
     def _can_decide(self, nodes: tuple[SimulatedNode, ...]) -> bool:
@@ -125,7 +127,15 @@ class Progress:
         pairs = [(a.name, b.name) for a in nodes for b in nodes if a is not b]
         if any(not network.passes(*pair) or pair in network.slow_us for pair in pairs):
             return False
+        if nodes[0].config.keeps_heard and self._hear_more(nodes):
+            return False
         return all(self._holds(view, nodes) for view in self._views(nodes))
+
+    def _hear_more(self, nodes: tuple[SimulatedNode, ...]) -> bool:
+        """Return whether one of the nodes hears another one that is up: it is kept (P39)."""
+        names, network = {node.name for node in nodes}, self._world.network
+        others = [n for n in self._world.nodes.values() if n.name not in names and n.up]
+        return any(network.passes(one.name, name) for one in others for name in names)
 
     def _views(self, nodes: tuple[SimulatedNode, ...]) -> list[View]:
         """Return the newest view, where the nodes are, and what they may have decided."""
@@ -145,4 +155,6 @@ class Progress:
             return False
         seats = (view.seat(name) for name in current)
         inside = all(s is not None and (s.witness or s.node_id in view.members) for s in seats)
-        return inside and view.elects(current) and view.preserves(current)
+        guard = nodes[0].config.guard
+        whole = not guard or any(one <= current for one in guard)
+        return inside and whole and view.elects(current) and view.preserves(current)

@@ -16,6 +16,7 @@ from tests.verification.simulation.progress import Progress
 from tests.verification.simulation.world import Layout, World
 
 from sparktxlog.errors import InvariantViolation
+from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.events import StoodAside
 
@@ -24,6 +25,8 @@ HOUR_US = 3_600 * 1_000_000
 _UPGRADED_EVERY = 8
 #: So many have one in which two nodes follow, one of them the other one.
 _FOLLOWED_EVERY = 8
+#: So many have one in which nobody that a member hears is left out (P39), and one guarded (P40).
+_OPTIONS_EVERY = 8
 #: Time to heal in the end: return of evicted nodes included.
 _HEAL_US = 180 * 1_000_000
 #: Time for what is submitted in the very end.
@@ -46,8 +49,25 @@ def layout_of(seed: int) -> Layout:
     round_ = seed // len(LAYOUTS)
     if round_ % _FOLLOWED_EVERY == _FOLLOWED_EVERY // 2 and not layout.forced:
         return replace(layout, followers={"f": (), "g": ("f",)})
+    if round_ % _OPTIONS_EVERY == _OPTIONS_EVERY // 4:
+        return carried(layout)
+    if round_ % _OPTIONS_EVERY == _OPTIONS_EVERY * 3 // 4 and len(layout.masters) > 2:
+        return guarded(layout)
     upgraded = round_ % _UPGRADED_EVERY == _UPGRADED_EVERY - 1
     return replace(layout, upgraded=True) if upgraded else layout
+
+
+def carried(layout: Layout) -> Layout:
+    """Return the layout with nodes that leave out nobody whom a member hears (P39)."""
+    return replace(layout, settings={**layout.settings, "keeps_heard": True})
+
+
+def guarded(layout: Layout) -> Layout:
+    """Return the layout with two sets of masters, of which one must be whole (P40)."""
+    names = [NodeId(name) for name in layout.masters]
+    half = (len(names) + 1) // 2
+    guard = (frozenset(names[:half]), frozenset(names[half:]))
+    return replace(layout, settings={**layout.settings, "guard": guard})
 
 
 def run_seed(

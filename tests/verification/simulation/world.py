@@ -13,6 +13,7 @@ from tests.verification.simulation.changes import Alterers
 from tests.verification.simulation.checks import Checks
 from tests.verification.simulation.commits import Committers
 from tests.verification.simulation.conditions import ReadersAndWriters
+from tests.verification.simulation.groups import Groups
 from tests.verification.simulation.marks import Marks
 from tests.verification.simulation.network import Network, Weather
 from tests.verification.simulation.node import SimulatedNode
@@ -140,6 +141,7 @@ class World:
         self._participants = Participants(f"{layout.name}:{seed}")
         self._committers = Committers(f"{layout.name}:{seed}")
         self.synchronous = Synchronous(f"{layout.name}:{seed}")
+        self.groups = Groups(f"{layout.name}:{seed}")
         #: Told of each phase that a node enters.
         self.on_phase: Callable[[Phase], None] = lambda phase: None
         self.facts: dict[bytes, RunFacts] = {}
@@ -258,6 +260,10 @@ class World:
             holders=self.synchronous.draw(node.master, written),
             participants=said.participants, valid_until=said.valid_until, marks=said.marks,
             commits=commits,
+            copies=self.groups.draw(
+                [one.node_id for one in node.master.view.roster if one.may_be_member],
+                plain=plain and not (said.participants or said.marks or commits),
+            ),
         )  # fmt: skip
         self.facts[digest] = facts = without_marked(facts)
         event = RunSubmitted(
@@ -575,6 +581,8 @@ class World:
 
     def _prefetched(self, node: SimulatedNode, event: Event, life: int) -> None:
         if life == node.life:
+            if isinstance(event, FilesHeld):
+                self.checks.groups.fetched(node, event.digest)
             node.handle([event])
 
     # -- phases ------------------------------------------------------------------------------------

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from sparktxlog.api.jobs.job_options import ExitCode, JobCommand, exit_code_of, require_spark
 from sparktxlog.api.jobs.progress_lines import say, start_logging
-from sparktxlog.errors import ApplyError, OutsideWindowError, TxLogError, first_lines
+from sparktxlog.errors import (
+    ApplyError,
+    InvalidRequestError,
+    OutsideWindowError,
+    TxLogError,
+    first_lines,
+)
 from sparktxlog.http.authorities import trust
 from sparktxlog.http.tokens import admin_token, client_token
 from sparktxlog.model.ids import local_path
@@ -67,11 +73,24 @@ class JobContext:
         return build_session(master, app_name="sparktxlog-worker", stores=stores)
 
     def lake_of(self, info: NodeInfo) -> str:
-        """Return the lake that the arguments name, or else the node.
+        """Return the lake that the arguments name, or that of the replica there, or the main one's.
 
         The session will reach it, and the payload store, wherever they are.
+
+        Raises:
+            InvalidNameError, NotFoundError: The site has no replica of that name (definite).
+            InvalidRequestError: Its lake is not on this machine (definite).
         """
-        lake = self.arguments.lake or info.lake
+        name = getattr(self.arguments, "replica", None)
+        lake: str = self.arguments.lake or (info.lake if name is None else info.lake_of(name))
+        if name is not None and not is_in_bucket(lake) and not Path(lake).is_dir():
+            raise InvalidRequestError(
+                f"the lake of replica {name!r}, {lake}, is not on this machine",
+                hint="Run it where the replica's worker runs, or say where this machine has that "
+                "directory: --lake.",
+                field="replica",
+                value=name,
+            )
         if info.payload_url is not None:
             self.urls.append(info.payload_url)
         if is_in_bucket(lake):

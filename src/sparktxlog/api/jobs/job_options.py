@@ -129,7 +129,17 @@ def require_spark(way_out: str = "") -> None:
         )
 
 
+def _replica_conflict(arguments: argparse.Namespace) -> str:
+    if arguments.lake is None or arguments.replica is None:
+        return ""
+    return "--lake and --replica exclude each other: a replica has its lake"
+
+
 def _verify_conflict(arguments: argparse.Namespace) -> str:
+    if arguments.replica is not None and arguments.compare and not arguments.recount:
+        return "--replica is of a recount: with --compare it needs --recount"
+    if said := _replica_conflict(arguments):
+        return said
     if arguments.compare or not (arguments.recount or arguments.since or arguments.peer_url):
         return ""
     return "--recount, --since and --peer-url need --compare"
@@ -165,6 +175,12 @@ LAKE = JobOption(
     help="Root of the replica's tables, a directory or a prefix in a bucket such as "
     "s3://bucket/prefix; default: the node's.",
 )
+_REPLICA = JobOption(
+    flag="--replica",
+    kind=str,
+    metavar="NAME",
+    help="Name of the replica, if the site has several, instead of --lake; default: main.",
+)
 _TAKE_LAKE = JobOption(
     flag="--take-lake",
     help="The lake was another site's, and was moved or copied to this one on purpose.",
@@ -189,7 +205,7 @@ _WORK_DIR = JobOption(
     kind=str,
     metavar="PATH",
     help="Directory of this machine for the locks of a worker whose lake is in a bucket; default: "
-    "SPARKTXLOG_WORK_DIR, else the node's lake-dir.",
+    "SPARKTXLOG_WORK_DIR, else the node's lake-dir; of a replica with a name a directory there.",
 )
 MASTER = JobOption(
     flag="--master",
@@ -242,7 +258,8 @@ _COMMIT = (
     JobOption(flag="--first-wins",
               help="What the log has under that id counts, also with other rows."),
     JobOption(flag="--level", kind=str, default="ordered",
-              help="Level to reach: accepted, acquired, ordered, applied or applied(k)."),
+              help="Level to reach: accepted, acquired, ordered, applied or, at k sites, "
+              "applied(k)."),
     JobOption(flag="--timeout", kind=float, default=TIMEOUT_S, metavar="SECONDS",
               help="Longest wait for that level."),
     MASTER,
@@ -285,6 +302,7 @@ _CATCH_UP = (
 )  # fmt: skip
 _REPLICATE = (
     LAKE,
+    _REPLICA,
     MASTER,
     STORES,
     _IN_WINDOW,
@@ -297,6 +315,7 @@ _REPLICATE = (
 _REPAIR = (
     JobOption(flag="table", kind=str, required=True, help="Table to check and repair."),
     LAKE,
+    _REPLICA,
     MASTER,
     STORES,
     JobOption(flag="--local",
@@ -309,6 +328,7 @@ _REPAIR = (
 
 _MAINTAIN = (
     LAKE,
+    _REPLICA,
     MASTER,
     STORES,
     _IN_WINDOW,
@@ -330,6 +350,7 @@ _MAINTAIN = (
 )  # fmt: skip
 _VERIFY = (
     LAKE,
+    _REPLICA,
     MASTER,
     STORES,
     _IN_WINDOW,
@@ -427,6 +448,7 @@ JOBS: dict[str, JobCommand] = {
         "All executors must see the lake under the driver's path.",
         example="--parts 8",
         work="replica_jobs:replicate",
+        conflict=_replica_conflict,
         options=_REPLICATE,
     ),
     "repair": JobCommand(
@@ -437,6 +459,7 @@ JOBS: dict[str, JobCommand] = {
         "that needs no Spark.",
         example="orders --dry-run",
         work="replica_jobs:repair",
+        conflict=_replica_conflict,
         options=_REPAIR,
     ),
     "maintain": JobCommand(
@@ -447,6 +470,7 @@ JOBS: dict[str, JobCommand] = {
         example="--dry-run --json",
         work="upkeep:maintain",
         options=_MAINTAIN,
+        conflict=_replica_conflict,
         needs_spark=lambda a: not (a.no_optimize and a.no_vacuum),
     ),
     "verify": JobCommand(

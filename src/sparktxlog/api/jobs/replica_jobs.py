@@ -132,7 +132,7 @@ def _diagnosed(context: job.JobContext) -> RepairOutcome:
             session=applier_session(context.spark),
             source=source,
             lake=lake,
-            disk=Path(info.lake_root),
+            disk=info.disk_of(lake.url),
             state=state,
             info=info,
         )
@@ -203,13 +203,15 @@ class JobSource(HttpLogSource):
         end = self._cut.position
         return replace(info, position=min(info.position, end), published=min(info.published, end))
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
+    def segments(
+        self, after: int, *, wait_s: float, limit: int = 500, whole: bool = False
+    ) -> LogTail:
         """Return segments after a position, up to the cut; the worker has applied up to there."""
-        if self._cut is None:
-            tail = super().segments(after, wait_s=wait_s, limit=limit)
-        else:
-            wait_s = 0.0 if after >= self._cut.position else wait_s
-            tail = super().segments(after, wait_s=wait_s, limit=limit).cut_at(self._cut)
+        if self._cut is not None and after >= self._cut.position:
+            wait_s = 0.0
+        tail = super().segments(after, wait_s=wait_s, limit=limit, whole=whole)
+        if self._cut is not None:
+            tail = tail.cut_at(self._cut)
         self._tell(after, tail.position)
         return tail
 

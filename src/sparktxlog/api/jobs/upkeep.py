@@ -78,10 +78,10 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
             if rows or not a.tables:
                 wanted_here = replace(wanted, tables=rows)
                 may_lack = bool(commit_tables)  # a site may have commit tables only
-                here = info.lake_root
+                here = info.disk_of(lake)
                 tables = _maintain_row_tables(context, lake, here, wanted_here, may_lack=may_lack)
         if unwanted.anything:
-            with one_at_a_time(info.lake_root if is_in_bucket(lake) else lake):
+            with one_at_a_time(info.disk_of(lake)):
                 # Asked again: after the log was shortened, more images may be older than it.
                 site = SiteLog.of(source.document("/v1/info"))
                 removed += remove_expired(lake, unwanted, site, now_us=time_ns() // 1000)
@@ -99,7 +99,7 @@ def maintain(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 
 
 def _maintain_row_tables(
-    context: job.JobContext, lake: str, here: str, wanted: Upkeep, *, may_lack: bool
+    context: job.JobContext, lake: str, here: Path, wanted: Upkeep, *, may_lack: bool
 ) -> list[TableUpkeep]:
     from sparktxlog.worker.tables.bucket_row_upkeep import maintain_bucket
     from sparktxlog.worker.tables.row_upkeep import maintain_replica
@@ -110,13 +110,12 @@ def _maintain_row_tables(
         if not may_lack:
             raise
         return []
-    if is_in_bucket(lake):
+    with one_at_a_time(here):
+        if not is_in_bucket(lake):
+            return maintain_replica(context.spark, lake, wanted, say)
         if wanted.optimize:
             say(f"row tables are not compacted: they lie in {lake}")
-        with one_at_a_time(here):
-            return maintain_bucket(lake, Path(here), wanted, say)
-    with one_at_a_time(lake):
-        return maintain_replica(context.spark, lake, wanted, say)
+        return maintain_bucket(lake, here, wanted, say)
 
 
 def _maintain_commit_tables(
@@ -209,11 +208,11 @@ def verified(context: job.JobContext, *, recount: bool) -> Verified:
     a, counted, compared = context.arguments, None, None
     commit_tables: tuple[CommitTableResult, ...] = ()
     with closing(context.open_source()) as source:
-        lake, locked, rows, named = "", "", list[str](), list[str]()
+        lake, locked, rows, named = "", Path(), list[str](), list[str]()
         if recount:
             info = source.info()
             lake = context.lake_of(info)
-            locked = info.lake_root if is_in_bucket(lake) else lake
+            locked = info.disk_of(lake)
             rows, named = source.rows_and_commits(a.table, lake)
         if a.compare:
             compared = compare_sites(source, read_peer_urls(a.peer_url), since=a.since)
@@ -257,6 +256,7 @@ def verify(context: job.JobContext) -> tuple[int, dict[str, Any]]:
 def _counts_of(found: Verification) -> dict[str, Any]:
     return {
         "node_id": found.node_id,
+        "replica": found.replica,
         "position": found.position,
         "sound": found.sound,
         "verdict": found.verdict,

@@ -117,14 +117,14 @@ def reached_answer(
     """
     first = answer = ask(replica)
     for other in (None,) if replica else (*(first.get("others") or ()), None):
-        if other is None or _is_here(answer, table):
+        if other is None or is_here(answer, table):
             break
         answer = ask(other)
     # If none is here, the error of its reader names the first one's files.
-    return answer if answer is first or _is_here(answer, table) else first
+    return answer if answer is first or is_here(answer, table) else first
 
 
-def _is_here(answer: Mapping[str, Any], table: str) -> bool:
+def is_here(answer: Mapping[str, Any], table: str = "") -> bool:
     """Return whether a directory of a snapshot is there; a bucket is reached by its reader."""
     tables: Mapping[str, Any] = answer["tables"]
     found = tables.get(table) or next(iter(tables.values()), None)

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.codec.partitions import NULL_PARTITION, split_by_partition
 from sparktxlog.codec.submits.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
+from sparktxlog.lazy_arrow import pa, pq
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 

@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
-
 from sparktxlog.api.staging.parquet_parts import FileStage
 from sparktxlog.http.upload_link import UploadLink
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +32,8 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.link import Http
 from sparktxlog.model.answers import LONGEST_WAIT_S
-from sparktxlog.storage.interfaces import Segment
+from sparktxlog.model.tables.groups import not_held
+from sparktxlog.storage.interfaces import Segment, TableEffect
 from sparktxlog.worker.replica.source import LogTail
 
 T = TypeVar("T")
@@ -73,6 +74,8 @@ class StreamedLog:
         self._timeout_s = timeout_s
         self._home: tuple[Http, dict[str, Any]] | None = None
         self._known: set[LogOffset] = set()
+        #: Tables whose rows the node's site does not hold → the sites that do.
+        self._elsewhere: dict[str, tuple[str, ...]] = {}
 
     def _at_home(self, work: Callable[[Http], T]) -> T:
         """Do something at the node, or at another one if it does not answer."""
@@ -99,6 +102,7 @@ class StreamedLog:
             check_directory(Path(found[1]["payload_root"]), found[0].url)
             self._home = found
             self._known.clear()
+            self._elsewhere.clear()
         return self._home
 
     def info(self) -> dict[str, Any]:
@@ -153,9 +157,21 @@ class StreamedLog:
             return link.get("/v1/worker/segments", after=after, limit=_PAGE)
 
         try:
-            return msgspec.convert(self._at_home(ask), LogTail)
+            tail = msgspec.convert(self._at_home(ask), LogTail)
+            self._elsewhere.update(tail.elsewhere)
+            return tail
         except ExpiredError as error:
             raise expired(after) from error
+
+    def check_held(self, effects: Iterable[TableEffect]) -> None:
+        """Refuse effects whose rows are not at the node's site (P41).
+
+        Raises:
+            NotHeldHereError: It names the sites that have them (definite).
+        """
+        for effect in effects:
+            if (sites := self._elsewhere.get(effect.table)) is not None:
+                raise not_held(effect.table, sites)
 
     # -- the queue table ---------------------------------------------------------------------------
 

@@ -164,6 +164,7 @@ class TableChanges:
         rows = 0
         for segment in log.segments(after, upto):
             effects = [e for e in segment.effects if self._concerns(e, after, upto)]
+            log.check_held(effects)
             refused = min(
                 (p for e in effects for p in self._refused(log, e, after, upto)), default=None
             )
@@ -190,6 +191,7 @@ class TableChanges:
         for segment in log.whole(after, upto):
             for effect in segment.effects:
                 if self._concerns(effect, after, upto):
+                    log.check_held([effect])
                     if refused := self._refused(log, effect, after, upto):
                         raise self._refusal(refused[0], [effect])
                     pieces += self._pieces(log, effect, after, upto)

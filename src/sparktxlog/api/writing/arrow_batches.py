@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
 from sparktxlog.api.writing.rows_to_transactions import (
     EncodedRun,
     RowGroup,
@@ -18,6 +15,7 @@ from sparktxlog.api.writing.rows_to_transactions import (
 )
 from sparktxlog.codec.submits.validation import IndexArray, align_rows, row_schema
 from sparktxlog.errors import SchemaMismatchError, TxLogError
+from sparktxlog.lazy_arrow import np, pa
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind

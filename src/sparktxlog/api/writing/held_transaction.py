@@ -8,15 +8,13 @@ there were before it, a commit is known by the transaction's id.
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
 from sparktxlog.api.nodes import Nodes, committed
@@ -54,10 +52,12 @@ from sparktxlog.errors import (
 )
 from sparktxlog.http.link import GrowingPause, Http, node_patience
 from sparktxlog.http.upload_link import UploadLink
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Receipt
+from sparktxlog.supervision import beating
 
 _PATH = "/v1/open-transactions"
 #: Bytes of rows that travel with their request; more are staged.
@@ -66,6 +66,12 @@ _INLINE_BYTES = 256 << 10
 _PAUSES_S = 0.05, 1.0
 _ROLLBACK_S = 5.0
 _encode = msgspec.json.Encoder().encode
+
+
+class _Opened(msgspec.Struct):
+    """What counts of the answer of a node that opened it."""
+
+    incarnation: int | None = None
 
 
 class HeldTransaction(RequestTransaction):
@@ -104,6 +110,8 @@ class HeldTransaction(RequestTransaction):
             )
         self._table, self._lease_s = table, float(lease_s)
         self._node: Http | None = None
+        #: Of the node at its beginning, None = not known.
+        self._incarnation: int | None = None
         #: Operations that the node has.
         self._operations = 0
         #: Tables that it creates itself, by lower-case name.
@@ -122,9 +130,11 @@ class HeldTransaction(RequestTransaction):
         """
         self._takes_more()
         given = _given(kind, rows)
-        if not isinstance(given, pa.RecordBatchReader) and _size(given) <= _INLINE_BYTES:
+        is_list = isinstance(given, list)
+        is_stream = not is_list and isinstance(given, pa.RecordBatchReader)
+        if not is_stream and _size(given) <= _INLINE_BYTES:
             operation = OperationRequest(kind=kind, table=table)
-            if isinstance(given, list):
+            if is_list:
                 operation.rows = given
             else:
                 operation.arrow = arrow_text(given)
@@ -187,7 +197,9 @@ class HeldTransaction(RequestTransaction):
         folder = f"{self.id}/{self._operations}-{definition.name}-{uuid.uuid4().hex[:8]}"
         node = self._home()
         link = UploadLink(node.url, token=node.token, ca_file=node.ca_file)
-        with closing(link), self._renewing():
+        # Both use one connection, so the last renewal ends first.
+        renewing = beating("lease", self.renew, self._lease_s / 3, join_s=None)
+        with closing(link), renewing:
             files = upload_rows(
                 link, counted(), folder, definition, kind, name="part", checks=not is_whole
             )
@@ -233,24 +245,6 @@ class HeldTransaction(RequestTransaction):
         """
         self._ask("POST", "/operations", _encode(AddedOperations(operations=[])))
 
-    @contextmanager
-    def _renewing(self) -> Iterator[None]:
-        """Renew the lease meanwhile."""
-        over = threading.Event()
-
-        def renew() -> None:
-            while not over.wait(self._lease_s / 3):
-                with suppress(TxLogError):
-                    self.renew()
-
-        thread = threading.Thread(target=renew, name="txlog-lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
     def _home(self) -> Http:
         """Return the node that holds it; the first call opens it there."""
         if self._node is not None:
@@ -267,7 +261,8 @@ class HeldTransaction(RequestTransaction):
             lease=self._lease_s,
         )
         try:
-            self._repeated(node, "POST", _PATH, _encode(request))
+            opened = self._repeated(node, "POST", _PATH, _encode(request))
+            self._incarnation = msgspec.json.decode(opened, type=_Opened).incarnation
         except InvalidRequestError as error:
             # Its own first attempt may have arrived: nobody else has an id that was made here.
             if self._given or error.fields.get("transaction_id") != self.id:
@@ -333,6 +328,8 @@ class HeldTransaction(RequestTransaction):
             except TxLogError as error:
                 if not error.definite:
                     doubt = error
+                elif doubt is not None and self._is_of_another(error):
+                    return self._asked_elsewhere(doubt)
                 elif not isinstance(error, UnreachableError) and error.http_status != 503:
                     raise  # the node refuses it, and knows of no earlier attempt
                 if time.monotonic() >= end:
@@ -365,6 +362,12 @@ class HeldTransaction(RequestTransaction):
         path = f"{_PATH}/{self.id}/commit"
         answer = node.request("POST", path, body=b"", query=query, timeout_s=left_s)
         return msgspec.json.decode(answer, type=Receipt)
+
+    def _is_of_another(self, error: TxLogError) -> bool:
+        """Return whether a node lost its disk since, and knows nothing of an earlier attempt."""
+        if not isinstance(error, TransactionNotOpenError):
+            return False
+        return self._incarnation not in (None, error.fields.get("incarnation"))
 
     def _asked_elsewhere(self, doubt: TxLogError) -> Receipt:
         """Return the receipt that another node has."""

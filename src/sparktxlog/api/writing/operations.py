@@ -34,7 +34,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.alteration import DROPPED, TableChange
 from sparktxlog.model.tables.table import Column, TableDefinition
-from sparktxlog.model.tables.table_properties import property_pairs
+from sparktxlog.model.tables.table_properties import GROUP_OF_TABLE, property_pairs
 from sparktxlog.model.transactions.conditions import Condition
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
@@ -135,6 +135,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
         cluster_by: Sequence[str] = (),
         comment: str = "",
         properties: Mapping[str, str] | None = None,
+        group: str | None = None,
     ) -> None:
         """Create a table; creating an equal one again does nothing.
 
@@ -156,9 +157,12 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             comment: For people.  A table that is there keeps its own, and those of its columns.
             properties: Of Delta's those that docs/tables.md lists, and any whose names do
                 not begin with `delta.`.  Default: none; of a table that is there: as it has them.
+            group: Only the sites of this group hold its rows.  Default: the group of its schema,
+                or all sites; of a table that is there: as it has it.
 
         Raises:
             InvalidNameError: A name is outside the allowed pattern (definite).
+            UnknownGroupError: There is no such group (definite).
             SchemaMismatchError: An unknown type, key, partition or clustering column (definite).
             InvalidRequestError: A property that the log decides itself (definite).
         """
@@ -168,6 +172,8 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             ("cluster_by", cluster_by),
         ):
             _names(role, given)
+        if group is not None:
+            properties = {**(properties or {}), GROUP_OF_TABLE: group}
         request = NewTable(
             table=table,
             keys=tuple(keys),
@@ -581,6 +587,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         cluster_by: Sequence[str] = (),
         comment: str = "",
         properties: Mapping[str, str] | None = None,
+        group: str | None = None,
         **options: Unpack[CommitOptions],
     ) -> Receipt:
         """Create a table; see `Operations.create_table`."""
@@ -596,6 +603,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
                 cluster_by=cluster_by,
                 comment=comment,
                 properties=properties,
+                group=group,
             )
         return t.receipt
 

@@ -12,10 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from sparktxlog.codec.containers.assembly import as_ids, inline_section, mark_rows, uuid_texts
 from sparktxlog.codec.containers.payload import encode_payload
 from sparktxlog.codec.containers.runs import check_distinct_ids
@@ -23,6 +19,7 @@ from sparktxlog.codec.containers.sections import write_section
 from sparktxlog.codec.submits.transactions import Session
 from sparktxlog.codec.submits.validation import check_rows
 from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchError
+from sparktxlog.lazy_arrow import np, pa, pc
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition

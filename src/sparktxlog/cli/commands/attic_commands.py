@@ -163,28 +163,19 @@ def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
     from sparktxlog.attic.attic import Attic, attics_of
     from sparktxlog.worker.lakes.lake_places import (
         attic_of,
-        attic_of_commit_tables,
+        attics_beside,
         is_in_bucket,
     )
 
     if lake is not None and is_in_bucket(lake):
         return _SiteAttics((attic_of(lake),), None)
-    lake_url = tables_url = None
     if lake is not None:
-        attics: tuple[Attic, ...] = (Attic.of_lake(local_place(lake).absolute()),)
-    elif config is not None:
-        from sparktxlog.config import load_config
-
-        checked = load_config(config)
-        places = {"lake_root": checked.lake_dir, "log_root": checked.data_dir / "log"}
-        places["commit_table_root"] = checked.commit_table_dir
-        attics = attics_of(places | {"backup_dir": checked.backup_dir})
-        lake_url, tables_url = checked.lake_url, checked.commit_table_url
+        places: dict[str, Any] = {}
+        found = Attic.of_lake(local_place(lake).absolute())
     else:
-        info = NodeApi(url).get("/v1/info")
-        attics = attics_of(info)
-        lake_url, tables_url = info.get("lake_url"), info.get("commit_table_url")
-    root = attics[0].root.parents[1]
+        places = _places(config, url)
+        found = attics_of(places)[0]
+    root = found.root.parents[1]
     if not root.is_dir():
         raise InvalidRequestError(
             f"{root} is not on this machine, so its attic cannot be read",
@@ -192,9 +183,27 @@ def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
             field="lake",
             value=str(root),
         )
+    lake_url = places.get("lake_url")
     own = [attic_of(lake_url)] if lake_url else []
-    of_tables = [attic_of_commit_tables(tables_url)] if tables_url else []
-    return _SiteAttics((*own, *attics, *of_tables), root)
+    return _SiteAttics((*own, found, *(attics_beside(places) if places else ())), root)
+
+
+def _places(config: Path | None, url: str) -> dict[str, Any]:
+    """Return the places of a site, as a node's answer of `/v1/info` has them."""
+    if config is None:
+        found: dict[str, Any] = NodeApi(url).get("/v1/info")
+        return found
+    from sparktxlog.config import load_config
+
+    site = load_config(config)
+    return {
+        "lake_root": site.lake_dir,
+        "lake_url": site.lake_url,
+        "log_root": site.data_dir / "log",
+        "commit_table_root": site.commit_table_dir,
+        "commit_table_url": site.commit_table_url,
+        "backup_dir": site.backup_dir,
+    }
 
 
 def _found(site: _SiteAttics, entry_id: str) -> tuple[Attic | BucketAttic, Entry]:

@@ -52,6 +52,9 @@ def table_create(
     ] = False,
     comment: Annotated[str, typer.Option(help="For people.")] = "",
     properties: Properties = None,
+    group: Annotated[
+        str, typer.Option(metavar="GROUP", help="Only the sites of this group hold its rows.")
+    ] = "",
     timeout: Timeout = 60.0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -73,6 +76,7 @@ def table_create(
             is_sync=is_sync,
             comment=comment,
             properties=None if properties is None else _pairs("--property", properties),
+            group=group or None,
         )
     _print_done(receipt, f"row table {name} is there", as_json)
 

@@ -48,13 +48,23 @@ feed_app = typer.Typer(
     cls=short_for("run"),
     no_args_is_help=True,
     help="Keep the log outside of all sites: `feed --to PLACE` stores it; see also list, verify, "
-    "restore.",
+    "prune, restore.",
 )
 app.add_typer(feed_app, name="feed")
 Place = Annotated[
     str,
     typer.Argument(
         metavar="FEED", help="Directory of the feed, or s3://bucket/prefix, abfss://…, gs://…."
+    ),
+]
+KeepDays = Annotated[
+    float | None,
+    typer.Option("--keep-days", metavar="DAYS", help="Each time of the last DAYS can be restored."),
+]
+KeepBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--keep-bytes", metavar="BYTES", help="Size of the feed, images not counted, if possible."
     ),
 ]
 #: Seconds between two lines about progress.
@@ -85,13 +95,17 @@ def run_feed(
     once: Annotated[
         bool, typer.Option("--once", help="End when the feed has what is ordered now.")
     ] = False,
+    keep_days: KeepDays = None,
+    keep_bytes: KeepBytes = None,
     as_json: AsJson = False,
 ) -> None:
     """Follow a node, and store its log and all files that it names; until SIGTERM or Ctrl-C.
 
     `sparktxlog feed --to PLACE` is the short form.  It begins with the log, or else with the newest
-    image in `PLACE/images`, and goes on where it ended.  It needs no Spark.
+    image in `PLACE/images`, and goes on where it ended.  It needs no Spark.  With --keep-days or
+    --keep-bytes it does once an hour what `feed prune` does.
     """
+    from sparktxlog.worker.feed.feed_pruning import FeedUpkeep, Retention
     from sparktxlog.worker.feed.feed_store import FeedStore
     from sparktxlog.worker.feed.shipping import feed
 
@@ -102,7 +116,11 @@ def run_feed(
     urls = [one.strip() for one in url.split(",") if one.strip()]
     if not urls:
         raise typer.BadParameter("--url names no node")
-    done = feed(FeedStore(to), urls, stop, once=once, tell=_Lines())
+    place, more = FeedStore(to), dict[str, Any]()
+    if keep_days is not None or keep_bytes is not None:
+        retention = Retention(days=keep_days, size_bytes=keep_bytes)
+        more["upkeep"] = FeedUpkeep(place, retention)
+    done = feed(place, urls, stop, once=once, tell=_Lines(), **more)
     if as_json:
         print_json(asdict(done))
     else:
@@ -198,6 +216,48 @@ def verify_feed(place: Place, as_json: AsJson = False) -> None:
         else:
             typer.echo("All pages follow each other, and all digests are equal.")
     end(ExitCode.ERROR if found.damaged else ExitCode.IN_SYNC)
+
+
+@feed_app.command("prune", epilog="Example: sparktxlog feed prune s3://off-site/log --keep-days 30")
+def prune_feed(
+    place: Place,
+    keep_days: KeepDays = None,
+    keep_bytes: KeepBytes = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove the beginning of a feed, up to an image from which it leads on; images stay.
+
+    With both options more stays.  The image is read and compared before anything goes; where there
+    is none, nothing goes, and it says why.  Images go by `sparktxlog maintain`.
+    """
+    from sparktxlog.worker.feed.feed_pruning import Retention, prune
+    from sparktxlog.worker.feed.feed_store import FeedStore
+
+    store, retention = FeedStore(place), Retention(days=keep_days, size_bytes=keep_bytes)
+    now_us = time.time_ns() // 1000
+    if dry_run:
+        done = prune(store, None, retention, now_us)
+    else:
+        store.identity()  # a place that is no feed is not locked, and so made
+        with store.writing() as writer:
+            done = prune(store, writer, retention, now_us)
+    document = {"feed": store.url, **asdict(done)}
+    lines = [f"Nothing is removed: {done.reason}."]
+    if done.image:
+        begins = "would begin" if dry_run else "begins"
+        text = f"The feed in {store.url} {begins} with image {done.image}, position "
+        text += f"{done.position:,}: {done.pages:,} pages and {done.files:,} files of "
+        lines = [f"{text}{done.size_bytes:,} bytes less."]
+        if done.reason:
+            lines.append(f"More stays than was asked for: {done.reason}.")
+    if dry_run:
+        print_plan(as_json, document, lines)
+    elif as_json:
+        print_json(document)
+    else:
+        for line in lines:
+            typer.echo(line)
 
 
 def _start_text(begins_at: str) -> str:

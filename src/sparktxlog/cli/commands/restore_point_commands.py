@@ -9,7 +9,6 @@ import typer
 
 from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.cli.printing import Columns, print_json, say, show
-from sparktxlog.http.tokens import client_token
 from sparktxlog.model.shown import time_text
 
 restore_point_app = typer.Typer(
@@ -32,11 +31,9 @@ def point_create(
 
     Each site's worker ends a batch there, so that its tables can be read at the point.
     """
-    from sparktxlog.api.client import Client
     from sparktxlog.api.reading.restore_points import create_point
 
-    with Client(url, token=client_token()) as client:
-        point = create_point(client, name, note)
+    point = create_point(NodeApi(url), name, note)
     if as_json:
         print_json(asdict(point))
     else:
@@ -63,11 +60,9 @@ def point_list(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 )
 def point_delete(name: PointName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """Delete a restore point; old versions that only it held back may then be removed."""
-    from sparktxlog.api.client import Client
     from sparktxlog.api.reading.restore_points import delete_point
 
-    with Client(url, token=client_token()) as client:
-        delete_point(client, name)
+    delete_point(NodeApi(url), name)
     if as_json:
         print_json({"deleted": name})
     else:

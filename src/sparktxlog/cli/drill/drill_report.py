@@ -10,7 +10,8 @@ from typing import Any
 from sparktxlog.model.shown import html_table, time_text
 
 _HEAD = ("rehearsal", "lost commits (RPO)", "longest pause (RTO)", "problems")
-_STYLE = (
+#: Of reports as pages.
+STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "th,td{border-bottom:1px solid #ccc;padding:.3rem 1rem .3rem 0;vertical-align:top}"
     "th{text-align:left}"
@@ -46,7 +47,13 @@ class DrillReport:
     position: int = 0
     #: Whether the others go on by themselves (`eviction = auto`), or wait for an operator.
     evicts: bool = True
+    #: Sets of sites of which one must be whole for that (`eviction-guard`), empty = none need be.
+    guard: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
+
+    def goes_on(self, site: str) -> bool:
+        """Return whether the others go on by themselves without a site."""
+        return self.evicts and (not self.guard or any(site not in one for one in self.guard))
 
     @property
     def passed(self) -> bool:
@@ -103,7 +110,7 @@ class DrillReport:
         """Return the report as a page that needs no other file."""
         what = "".join(f"<li><b>{one.name}</b>: {escape(one.what)}" for one in self.rehearsals)
         return (
-            f"<!doctype html><html lang=en><meta charset=utf-8><title>Drill</title><style>{_STYLE}"
+            f"<!doctype html><html lang=en><meta charset=utf-8><title>Drill</title><style>{STYLE}"
             f"</style><h1>Drill of {time_text(self.began_at)} UTC</h1>"
             f"<p><b>{escape(self.verdict())}</b><p>{escape(self._scene())}."
             f"{html_table(_HEAD, self.rows())}<ul>{what}</ul></html>\n"

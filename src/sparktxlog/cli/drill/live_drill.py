@@ -36,7 +36,8 @@ def run_live(url: str) -> DrillReport:
         began_at=time_ns() // 1000,
         sites=[one.node for one in answers if one.node not in witnesses],
         suspect_timeout_s=asked["suspect_timeout"],
-        evicts=asked["eviction"] == "auto",
+        evicts=asked["eviction"] != "manual",
+        guard=asked.get("eviction_guard", []),
     )
     examine(answers, report)
     report.seconds = monotonic() - begun
@@ -87,12 +88,12 @@ def examine(answers: Sequence[NodeAnswer], report: DrillReport) -> None:
 def _went_on(site: str, said: Sequence[Mapping[str, Any]], report: DrillReport) -> str:
     if not any(one["goes_on"] for one in said):  # a removal would find no majority either
         goes_on = "nothing is ordered any more."
-    elif report.evicts:
+    elif report.goes_on(site):
         goes_on = f"the others go on after about suspect-timeout ({report.suspect_timeout_s:g} s)."
     else:
         goes_on = (
-            f"the others wait until somebody runs `sparktxlog peer remove {site}` (eviction = "
-            "manual)."
+            f"the others wait until somebody runs `sparktxlog peer remove {site}` "
+            f"({'eviction-guard' if report.evicts else 'eviction = manual'})."
         )
     return (
         f"{goes_on}  What {site} accepted and showed to nobody would be lost too; clients that "

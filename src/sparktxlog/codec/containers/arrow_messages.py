@@ -13,9 +13,8 @@ import struct
 from collections.abc import Iterator
 from functools import lru_cache
 
-import pyarrow as pa
-
 from sparktxlog.errors import InvalidRequestError, OversizeError
+from sparktxlog.lazy_arrow import pa
 
 #: Most fields of a stream, those of nested types included; a table has half as many.
 MAX_FIELDS = 20_000

@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-import pyarrow as pa
-
 from sparktxlog.codec.containers.payload import encode_payload
 from sparktxlog.codec.containers.sections import write_section
 from sparktxlog.codec.submits.content_digests import ContentDigests
 from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import LocalProtocolError
+from sparktxlog.lazy_arrow import np, pa
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.tables.groups import CopiesNeeded
 from sparktxlog.model.transactions.operation import (
     OP_COLUMN,
     TX_COLUMN,
@@ -36,8 +35,6 @@ from sparktxlog.model.transactions.operation import (
 )
 
 _Value = TypeVar("_Value")
-_TX_FIELD = pa.field(TX_COLUMN, pa.int32(), nullable=False)
-_OP_FIELD = pa.field(OP_COLUMN, pa.int32(), nullable=False)
 #: Groups of a UUID text: place in the text, first and last of the 32 digits.
 _UUID_GROUPS = ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32))
 
@@ -90,6 +87,7 @@ def assemble_run(
     compression: str | None = None,
     acceptance: Acceptance | None = None,
     holders: int = 0,
+    copies: tuple[CopiesNeeded, ...] = (),
 ) -> tuple[RunManifest, bytes]:
     """Return manifest and payload container of a run of validated transactions.
 
@@ -100,6 +98,7 @@ def assemble_run(
         compression: Of the inline sections: None, `lz4` or `zstd`.
         acceptance: What the accepting node knows of the ids; None at a client.
         holders: See `RunManifest.holders`; 0 at a client.
+        copies: See `RunManifest.copies`; none at a client.
 
     Raises:
         LocalProtocolError: Transactions of different sessions, or none at all (definite).
@@ -144,6 +143,7 @@ def assemble_run(
         commit_files=staged,
         carried_files=carried,
         content_digests=_content_digests(transactions, groups),
+        copies=copies,
     )
     return manifest, encode_payload(manifest, sections)
 
@@ -269,9 +269,10 @@ def uuid_texts(ids: bytes) -> pa.StringArray:
 
 def mark_rows(rows: pa.Table, txs: np.ndarray, ops: np.ndarray) -> pa.Table:
     """Return the rows with their TX and OP columns, both int32."""
-    return rows.append_column(_TX_FIELD, pa.array(txs, pa.int32())).append_column(
-        _OP_FIELD, pa.array(ops, pa.int32())
-    )
+    for name, numbers in ((TX_COLUMN, txs), (OP_COLUMN, ops)):
+        place = pa.field(name, pa.int32(), nullable=False)
+        rows = rows.append_column(place, pa.array(numbers, pa.int32()))
+    return rows
 
 
 def inline_section(index: int, section: bytes, rows: int) -> InlineSection:

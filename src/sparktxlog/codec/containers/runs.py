@@ -8,10 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeAlias
 
 from sparktxlog.codec.containers.payload import read_manifest, split_payload
 from sparktxlog.codec.containers.sections import check_size, read_section
@@ -33,6 +30,7 @@ from sparktxlog.errors import (
     OversizeError,
     SchemaMismatchError,
 )
+from sparktxlog.lazy_arrow import np, pa
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import (
@@ -44,8 +42,11 @@ from sparktxlog.model.transactions.operation import (
     RunManifest,
 )
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 #: Operations of transactions, `tx << 32 | op`.
-_Places = npt.NDArray[np.int64]
+_Places: TypeAlias = "npt.NDArray[np.int64]"
 #: Operations of one transaction, and blocks of one run.
 MAX_OPERATIONS = 1000
 #: Compressed sections may inflate to this many times the limit of a run.
@@ -99,7 +100,7 @@ def validate_run(
         )
     blocks = len(manifest.blocks)
     written_here = manifest.voided or any(
-        (manifest.holders, manifest.participants, manifest.marks, manifest.commits)
+        (manifest.holders, manifest.participants, manifest.marks, manifest.commits, manifest.copies)
     )
     written_here = written_here or bool(manifest.commit_files or manifest.carried_files)
     if not 0 < blocks <= MAX_OPERATIONS or manifest.version != 1 or written_here:

@@ -15,10 +15,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from sparktxlog.codec.containers.arrow_messages import weigh
 from sparktxlog.errors import InvalidRequestError, OversizeError
+from sparktxlog.lazy_arrow import pa
 
 
 def write_section(table: pa.Table, compression: str | None = None) -> bytes:

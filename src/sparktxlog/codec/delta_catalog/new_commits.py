@@ -26,6 +26,7 @@ from sparktxlog.codec.delta_catalog.table_states import (
 from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
 from sparktxlog.errors import InvalidRequestError, StagedCommitError
 from sparktxlog.model.ids import LARGEST
+from sparktxlog.model.tables.table_properties import GROUP_OF_TABLE
 
 #: How far a commit's time may be ahead of the node's clock, milliseconds: a day.
 AHEAD_MS = 24 * 3_600_000
@@ -60,6 +61,13 @@ def read_new_commit(
             raise _unfit("protocol", versions, f"are not versions {_READER} and {_WRITER}")
     if content.metadata is not None:
         _check_schema(content.metadata.columns)
+        if (group := content.metadata.configuration.get(GROUP_OF_TABLE)) is not None:
+            raise StagedCommitError(
+                f"property {GROUP_OF_TABLE} is {group[:80]!r}: a commit table is in no group",
+                hint="Leave it out, or make a row table of the group.",
+                field=f"properties.{GROUP_OF_TABLE}",
+                value=group[:80],
+            )
         given = content.metadata.configuration.get(SYNCHRONOUS)
         if given is not None and given not in SYNCHRONOUS_VALUES:
             raise StagedCommitError(

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-import pyarrow as pa
 
-from sparktxlog.codec.arrow import TIMESTAMP_NTZ, arrow_type, normal_type
+from sparktxlog.codec.arrow import arrow_type, normal_type
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import check_definition
-from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.ids import check_new_name
 from sparktxlog.model.tables.alteration import DROPPED, TableChange
+from sparktxlog.model.tables.groups import GROUPS, check_change
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 
@@ -76,7 +77,14 @@ def prepare_change(operation: ChangeRequest, table: TableDefinition) -> Prepared
     change = DROPPED
     if operation.kind is OperationKind.ALTER_TABLE:
         change = _asked(operation)
+        check_change(table, dict(change.properties))
         check_definition(change.applied_to(table))
+    elif table.name == GROUPS:
+        raise InvalidRequestError(
+            f"table {GROUPS!r} cannot be dropped: the tables of groups need it",
+            hint="Leave it; without tables a group holds nothing up.",
+            table=GROUPS,
+        )
     for name, wanted in change.widen:
         column = table.column(name)
         assert column is not None
@@ -148,7 +156,7 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
         )
     return bool(
         (types.is_float32(given) and types.is_float64(wanted))
-        or (types.is_date(given) and wanted == TIMESTAMP_NTZ)
+        or (types.is_date(given) and wanted == pa.timestamp("us"))
     )
 
 

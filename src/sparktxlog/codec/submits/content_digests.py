@@ -16,26 +16,25 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
-from typing import Any, TypeAlias
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
 from sparktxlog.codec.submits.commit_requests import as_uuid
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.lazy_arrow import np, pa
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.model.transactions.operation import DIGEST_BYTES, OperationKind
 
-_Words: TypeAlias = NDArray[np.uint64]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-_MIX_A, _MIX_B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
-_HALF = np.uint64(32)
-_ONE = np.uint64(1)
-#: What counts of the last word of a text with so many bytes in it.
-_TAILS = np.array([(1 << 8 * (n or 8)) - 1 for n in range(8)], np.uint64)
+_Words: TypeAlias = "NDArray[np.uint64]"
+
+# NumPy gives them the type of the array that they meet.
+_MIX_A, _MIX_B = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
+_HALF, _ONE = 32, 1
 _encode = msgspec.json.Encoder(order="deterministic").encode
 #: What says nothing of the content: it follows from what is there, or is taken from it.
 _LEFT_OUT: dict[type, tuple[str, ...]] = {
@@ -272,6 +271,12 @@ def _offsets(column: pa.Array) -> NDArray[np.int64]:
     return found
 
 
+@cache
+def _tails() -> _Words:
+    """Return what counts of the last word of a text with so many bytes in it."""
+    return np.array([(1 << 8 * (n or 8)) - 1 for n in range(8)], np.uint64)
+
+
 def _text_words(column: pa.Array) -> _Words:
     """Return a word for each string; they are read eight bytes at a time."""
     offsets = _offsets(column)
@@ -287,7 +292,7 @@ def _text_words(column: pa.Array) -> _Words:
     nth = np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts)
     words = at_each[np.repeat(offsets[:-1] - low, counts) + (nth << 3)]
     whole = counts > 0
-    words[ends[whole] - 1] &= _TAILS[lengths[whole] & 7]
+    words[ends[whole] - 1] &= _tails()[lengths[whole] & 7]
     bounds = np.concatenate((np.zeros(1, np.int64), ends))
     found = _joined(words, bounds, nth)
     found += lengths.astype(np.uint64)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import pyarrow as pa
-
 from sparktxlog.codec.rows import converter_of
 from sparktxlog.codec.submits.validation import required_columns, row_schema
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 

@@ -26,7 +26,6 @@ from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import pyarrow as pa
 from msgspec.structs import asdict
 
 from sparktxlog.codec.arrow import arrow_schema, normal_type
@@ -74,6 +73,7 @@ from sparktxlog.errors import (
     OversizeError,
     SchemaMismatchError,
 )
+from sparktxlog.lazy_arrow import pa
 from sparktxlog.model.ids import (
     check_new_name,
     check_relative_path,
@@ -81,8 +81,8 @@ from sparktxlog.model.ids import (
     transaction_id_to_text,
 )
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.tables.groups import check_new_table, new_properties
 from sparktxlog.model.tables.table import Column, TableDefinition, Tables
-from sparktxlog.model.tables.table_properties import property_pairs
 from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind, StagedFile
 from sparktxlog.model.transactions.receipt import Level
 
@@ -432,9 +432,9 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     if has_vectors is None:  # then as the table has it
         has_vectors = present is not None and present.deletion_vectors
     if operation.properties is not None:
-        properties = property_pairs(name, operation.properties)
+        properties = new_properties(name, dict(operation.properties), tables)
     else:
-        properties = () if present is None else present.properties
+        properties = new_properties(name, {}, tables) if present is None else present.properties
     definition = TableDefinition(
         name=name if present is None else present.name,
         columns=tuple(
@@ -451,7 +451,9 @@ def _definition(operation: OperationRequest, tables: Tables) -> TableDefinition:
     )
     check_definition(definition)
     if present is None:
-        return definition.created_after(tables.former(definition.name))
+        former = tables.former(definition.name)
+        check_new_table(definition, former)
+        return definition.created_after(former)
     if not present.is_like(definition):
         raise SchemaMismatchError(
             f"table {present.name!r} exists with another definition: "

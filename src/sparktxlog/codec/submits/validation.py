@@ -7,13 +7,9 @@ checked bytes; `runs.py` uses the same checks for runs that clients assembled.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 from sparktxlog.codec.arrow import arrow_schema, ddl_type, file_schema
 from sparktxlog.codec.containers.sections import check_size, read_section
@@ -28,6 +24,7 @@ from sparktxlog.errors import (
     UnknownTableError,
     first_lines,
 )
+from sparktxlog.lazy_arrow import np, pa, pc
 from sparktxlog.model.ids import (
     RESERVED_PREFIX,
     check_new_name,
@@ -37,8 +34,11 @@ from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.model.tables.table_properties import check_comment, check_properties
 from sparktxlog.model.transactions.operation import OP_COLUMN, ROW_KINDS, TX_COLUMN, OperationKind
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 #: Transactions or operations of rows, int32.
-IndexArray = npt.NDArray[np.int32]
+IndexArray: TypeAlias = "npt.NDArray[np.int32]"
 
 #: Fields of a table, those of nested types included.
 _MAX_FIELDS = 10_000
@@ -415,19 +415,22 @@ def _lossless(given: pa.DataType, wanted: pa.DataType) -> bool:
         )
     if types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given):
         return bool(types.is_list(wanted)) and _lossless(given.value_type, wanted.value_type)
-    return any(source(given) and target(wanted) for source, target in _CASTS)
+    return any(source(given) and target(wanted) for source, target in _casts())
 
 
-_CASTS = (
-    (pa.types.is_float32, pa.types.is_float64),
-    (pa.types.is_float16, pa.types.is_floating),
-    (pa.types.is_large_string, pa.types.is_string),
-    (pa.types.is_string_view, pa.types.is_string),
-    (pa.types.is_large_binary, pa.types.is_binary),
-    (pa.types.is_binary_view, pa.types.is_binary),
-    (pa.types.is_fixed_size_binary, pa.types.is_binary),
-    (pa.types.is_date64, pa.types.is_date32),
-)
+@cache
+def _casts() -> tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]:
+    types = pa.types
+    return (
+        (types.is_float32, types.is_float64),
+        (types.is_float16, types.is_floating),
+        (types.is_large_string, types.is_string),
+        (types.is_string_view, types.is_string),
+        (types.is_large_binary, types.is_binary),
+        (types.is_binary_view, types.is_binary),
+        (types.is_fixed_size_binary, types.is_binary),
+        (types.is_date64, types.is_date32),
+    )
 
 
 def check_rows(

@@ -183,22 +183,16 @@ class BucketStore:
             if self.find(key) is None:
                 raise missing(self.url_of(key), "read it")
             return b""
-        for attempt in range(1, _ATTEMPTS + 1):
-            result = self._get(key, offset, size, mark)
-            if isinstance(result, Found):
-                return b""
-            try:
-                with _asking(self.url_of(key)):
-                    content = bytes(result.bytes())
-            except BaseError as error:
-                # An answer is read once: all of it is asked for again.
-                self.counts.add(RequestKind.GET)
-                if attempt < _ATTEMPTS and is_cut(error):
-                    continue
-                raise failure_of(error, self.url_of(key), "read it") from None
-            self.counts.add(RequestKind.GET, size=len(content))
+
+        def whole(result: GetResult) -> bytes:
+            self.counts.add(RequestKind.GET)
+            content = bytes(result.bytes())
+            self.counts.add(RequestKind.GET, 0, len(content))
             return content
-        raise AssertionError("unreachable")
+
+        # An answer is read once: all of it is asked for again.
+        content = self._get(key, offset, size, mark, whole)
+        return b"" if isinstance(content, Found) else content
 
     def read_into(self, key: str, offset: int, into: memoryview) -> int:
         """As `Store.read_into`."""
@@ -208,7 +202,7 @@ class BucketStore:
 
     def open(self, key: str, *, offset: int = 0) -> OpenContent:
         """As `Store.open`."""
-        result = self._get(key, offset, None)
+        result = self._get(key, offset, None, None, _as_it_is)
         if isinstance(result, Found):
             return OpenContent(result, _nothing())
         found = _found(key, result.meta)
@@ -219,9 +213,18 @@ class BucketStore:
         return ObjectReader(self, key)
 
     def _get(
-        self, key: str, offset: int, size: int | None, mark: str | None = None
-    ) -> GetResult | Found:
-        """Ask for bytes, of the object with a mark; what is there, if it ends before them."""
+        self,
+        key: str,
+        offset: int,
+        size: int | None,
+        mark: str | None,
+        taken: Callable[[GetResult], _T],
+    ) -> _T | Found:
+        """Ask for bytes, of the object with a mark; what is there, if it ends before them.
+
+        Args:
+            taken: Returns what is wanted of an answer; it is called again if that was cut.
+        """
         check_relative_path(key)
         options: GetOptions = {}
         if size is not None:
@@ -230,10 +233,13 @@ class BucketStore:
             options["range"] = {"offset": offset}
         if mark is not None:
             options["if_match"] = mark
+
+        def request() -> tuple[ObjectMeta, _T]:
+            result = obstore.get(self._client, key, options=options)
+            return result.meta, taken(result)
+
         try:
-            result = self._ask(
-                key, "read it", lambda: obstore.get(self._client, key, options=options), raw=True
-            )
+            meta, wanted = self._ask(key, "read it", request, raw=True)
         except FileNotFoundError as error:
             self._raise_if_no_bucket(error, key, "read it")
             raise missing(self.url_of(key), "read it") from None
@@ -246,9 +252,9 @@ class BucketStore:
                 if found is not None and found.size_bytes <= offset:
                     return found
             raise failure_of(error, self.url_of(key), "read it") from None
-        if mark is not None and _found(key, result.meta).mark != mark:
+        if mark is not None and _found(key, meta).mark != mark:
             raise self._replaced(key)  # not all servers look at the condition
-        return result
+        return wanted
 
     def _replaced(self, key: str) -> FileChangedError:
         url = self.url_of(key)
@@ -282,7 +288,7 @@ class BucketStore:
                 raise StorageError(f"{url} ended early, after {at:,} bytes", url=url)
             failed_at = at
             self.counts.add(RequestKind.GET)
-            again = self._get(found.key, at, None, found.mark)
+            again = self._get(found.key, at, None, found.mark, _as_it_is)
             assert not isinstance(again, Found)
             result = again
 
@@ -746,6 +752,10 @@ def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:
         }
 
     return read
+
+
+def _as_it_is(result: GetResult) -> GetResult:
+    return result
 
 
 def _may_be_done(error: BaseException) -> bool:

@@ -1,6 +1,7 @@
 """Pins of a replica in a bucket: a list of names for each lease, on the disk of the node.
 
     lake-dir/_sparktxlog/leases/<lease_id>   JSON: table → paths of its objects
+    lake-dir/_sparktxlog/lakes/<digest>/…    the same, of each replica with a name
 
 A bucket has no links.  Nobody changes or removes an object of a table but `maintain`, which leaves
 alone what these lists name.  Whoever else does is found: each range is read on the condition that
@@ -13,6 +14,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,7 @@ from sparktxlog.errors import CorruptLogError, FileChangedError, NotFoundError, 
 from sparktxlog.files.durability import storing, write_durably
 from sparktxlog.files.pins import changed
 from sparktxlog.files.stores.store import Found
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.copying import OfferedFile
 
 if TYPE_CHECKING:
@@ -30,6 +33,25 @@ if TYPE_CHECKING:
 
 #: Below the directory of the lake.
 LEASES = Path("_sparktxlog", "leases")
+_OTHER_LAKES = Path("_sparktxlog", "lakes")
+
+
+def disk_of(lake: str, lake_dir: Path, lake_url: str | None) -> Path:
+    """Return the directory for pins and locks of a lake in a bucket; it may be missing.
+
+    Args:
+        lake: URL of the lake of some replica of a site.
+        lake_dir: Of the site's node; it is the directory of the main replica's lake.
+        lake_url: The main replica's lake; None = it is on a disk.
+
+    Raises:
+        ConfigError: That is no URL of a bucket (definite).
+    """
+    place = bucket_url(lake, "lake")
+    main = None if lake_url is None else bucket_url(lake_url, "lake-url")
+    if place is None or place == main:
+        return lake_dir
+    return lake_dir / _OTHER_LAKES / sha256(place.url.encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +108,7 @@ class ObjectPins:
 
     Args:
         store: Its root is the lake.
-        directory: Of the node's disk, `lake-dir`.
+        directory: Of the node's disk, as `disk_of` returns it.
     """
 
     def __init__(self, store: BucketStore, directory: Path) -> None:
@@ -131,7 +153,7 @@ def pinned_paths(directory: Path) -> Mapping[str, set[str]]:
     """Return what the leases of a node pin of its lake in a bucket: table → paths of objects.
 
     Args:
-        directory: Of the node's disk, `lake-dir`.
+        directory: Of the node's disk, as `disk_of` returns it.
 
     Raises:
         CorruptLogError: A list cannot be read, so that nobody knows (definite).

@@ -122,22 +122,49 @@ class CommitTables(Mapping[str, CommitTable]):
     Args:
         by_uuid: Dropped tables among them are not shown.
         uuids: UUID by lower-case name, of those that exist.
+        newest: UUIDs, ascending by the position of their tables; dropped ones too.
     """
 
-    __slots__ = ("_by_uuid", "_uuids")
+    __slots__ = ("_by_uuid", "_newest", "_uuids")
 
-    def __init__(self, by_uuid: Mapping[str, CommitTable], uuids: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        by_uuid: Mapping[str, CommitTable],
+        uuids: Mapping[str, str],
+        newest: dict[str, None],
+    ) -> None:
         self._by_uuid = by_uuid
         self._uuids = uuids
+        self._newest = newest
 
     def named(self, name: str) -> CommitTable | None:
         """Return the table with a name, whose case is ignored."""
         uuid = self._uuids.get(name.lower())
         return None if uuid is None else self._by_uuid[uuid]
 
+    def dropped(self, name: str) -> CommitTable | None:
+        """Return the latest dropped table of a name, whose case is ignored; looks at all."""
+        lower = name.lower()
+        gone = [one for one in self._by_uuid.values() if one.is_dropped]
+        named = [one for one in gone if one.name.lower() == lower]
+        return max(named, key=lambda one: one.position, default=None)
+
     def names_after(self, name: str) -> list[str]:
         """Return the lower-case names after one, ascending; empty = all of them."""
         return sorted(one for one in self._uuids if one > name)
+
+    def changed_after(self, position: int) -> list[CommitTable]:
+        """Return the tables whose versions came after a position, newest first.
+
+        That takes no longer if there are others; only in the thread that changes tables.
+        """
+        found = list[CommitTable]()
+        for table in map(self._by_uuid.__getitem__, reversed(self._newest)):
+            if table.position <= position:
+                break
+            if not table.is_dropped:
+                found.append(table)
+        return found
 
     def __getitem__(self, uuid: str) -> CommitTable:
         found = self._by_uuid[uuid]

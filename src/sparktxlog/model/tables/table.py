@@ -227,6 +227,10 @@ class Tables(Mapping[str, TableDefinition]):
         found = self._by_lower.get(name.lower())
         return found if found is not None and found.is_dropped else None
 
+    def known(self, name: str) -> TableDefinition | None:
+        """Return the table with a name, or what is remembered of the last one that was dropped."""
+        return self._by_lower.get(name.lower())
+
     def names_since(self, known: int, most: int) -> list[str]:
         """Return lower-case names, those of dropped tables too, in the order of coming into being.
 

@@ -18,6 +18,9 @@ MAX_TEXT = 4_000
 _MAX_NAME = 255
 _MAX_PROPERTIES = 200
 _DELTA, _OURS = "delta.", "sparktxlog."
+#: Properties of a table of a group: the group, which its creator names, and its sites (P41).
+GROUP_OF_TABLE = "sparktxlog.group"
+SITES_OF_TABLE = "sparktxlog.sites"
 
 _COUNT = r"[1-9][0-9]{0,8}", "a whole number above 0"
 _BOOLEAN = r"true|false", "true or false"
@@ -104,7 +107,7 @@ def check_properties(table: str, properties: Mapping[str, str]) -> None:
     if len(properties) > _MAX_PROPERTIES:
         raise _refused(table, "", f"{len(properties):,} properties, {_MAX_PROPERTIES} are allowed")
     for name, value in properties.items():
-        reason = why_not(name, value)
+        reason = None if name in (GROUP_OF_TABLE, SITES_OF_TABLE) else why_not(name, value)
         if reason is not None:
             raise _refused(table, name, reason)
 

@@ -14,6 +14,7 @@ from sparktxlog.model.ids import transaction_id_from_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.commit_table import CommitOperation
+from sparktxlog.model.tables.groups import CopiesNeeded
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.conditions import Condition
 
@@ -180,6 +181,8 @@ class RunManifest:
     #: What the content of each transaction is known by (`codec.content_digests`), in order; written
     #: by the node that accepts it.  Empty: a void run.
     content_digests: bytes = b""
+    #: What it needs of each group that it writes rows of; written by its accepting node (P41).
+    copies: tuple[CopiesNeeded, ...] = ()
 
     def transaction_id(self, index: int) -> bytes:
         """Return the id of the transaction at `index` (0-based)."""
@@ -189,6 +192,24 @@ class RunManifest:
     def staged_files(self) -> list[StagedFile]:
         """All files in the payload store that belong to the run."""
         return [*(file for block in self.blocks for file in block.files), *self.commit_files]
+
+    def files_at(self, site: str) -> list[StagedFile]:
+        """The staged files that a site holds: all but those of other sites' groups (P41)."""
+        if not self.copies:
+            return self.staged_files
+        return [*self.other_files, *self.grouped_files_at(site)]
+
+    def grouped_files_at(self, site: str) -> list[StagedFile]:
+        """The staged files of groups that a site holds: copies are waited for before the stamp."""
+        here = {table for one in self.copies if site in one.sites for table in one.tables}
+        return [file for one in self.blocks if one.table in here for file in one.files]
+
+    @property
+    def other_files(self) -> list[StagedFile]:
+        """The staged files that all sites hold."""
+        grouped = {table for one in self.copies for table in one.tables}
+        found = (file for one in self.blocks if one.table not in grouped for file in one.files)
+        return [*found, *self.commit_files]
 
     @property
     def staged_bytes(self) -> int:
@@ -241,6 +262,8 @@ class RunFacts:
     marks: tuple[tuple[int, Mark], ...] = ()
     #: (transaction index, what it does to a commit table), ascending by index.
     commits: tuple[tuple[int, CommitOperation], ...] = ()
+    #: See `RunManifest.copies`.
+    copies: tuple[CopiesNeeded, ...] = ()
 
     @classmethod
     def of(cls, manifest: RunManifest) -> RunFacts:
@@ -274,4 +297,5 @@ class RunFacts:
             participants=manifest.participants,
             marks=manifest.marks,
             commits=manifest.commits,
+            copies=manifest.copies,
         )

@@ -32,18 +32,23 @@ class CommitFold:
         tables: Those at the end of the queue; dropped ones too.
     """
 
-    __slots__ = ("_by_name", "_by_uuid", "_changed", "_fresh", "tables")
+    __slots__ = ("_by_name", "_by_uuid", "_changed", "_fresh", "_newest", "tables")
 
     def __init__(self, tables: Iterable[CommitTable] = ()) -> None:
         #: Dropped ones too: nobody may take their UUIDs.
         self._by_uuid = {table.uuid: table for table in tables}
         #: UUID by lower-case name, of those that exist.
         self._by_name = {t.name.lower(): t.uuid for t in self._by_uuid.values() if not t.is_dropped}
+        #: UUIDs, ascending by the position of their tables.
+        self._newest = dict.fromkeys(sorted(self._by_uuid, key=self._position_of))
         #: UUIDs that the present run changed.
         self._changed: dict[str, None] = {}
         self._fresh: list[CommitTable] = []
         #: Those that exist, as they change.
-        self.tables = CommitTables(self._by_uuid, self._by_name)
+        self.tables = CommitTables(self._by_uuid, self._by_name, self._newest)
+
+    def _position_of(self, uuid: str) -> int:
+        return self._by_uuid[uuid].position
 
     # -- within a run ------------------------------------------------------------------------------
 
@@ -108,6 +113,8 @@ class CommitFold:
             is_dropped=is_drop,
             renamed=0 if before is None else before.renamed,
         )
+        self._newest.pop(commit.uuid, None)
+        self._newest[commit.uuid] = None
         self._changed[commit.uuid] = None
 
     def _rename(self, uuid: str, name: str, position: int) -> None:

@@ -32,6 +32,7 @@ from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.commit_table import CommitOperation
+from sparktxlog.model.tables.groups import sites_of
 from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.model.transactions.conditions import Condition
 from sparktxlog.model.transactions.marks import Undecided
@@ -306,6 +307,8 @@ class Effects:
                 taken = self._commits.tables.named(full_table_name(definition.name))
                 if taken is not None:
                     return _name_taken(f"commit table {taken.name!r}", index)
+                if present is not None and sites_of(present) != sites_of(definition):
+                    return _other_sites(definition.name, index)
                 fresh[key] = definition.created_after(present)
             elif not present.is_like(definition):
                 return Rejection(
@@ -418,6 +421,11 @@ def _voided(index: int) -> Rejection:
         code="voided",
         text="nobody could deliver the transaction, and an operator voided it",
     )
+
+
+def _other_sites(name: str, index: int) -> Rejection:
+    text = f"a dropped table of the name {name!r} had its rows at other sites (P41)"
+    return Rejection(index=index, code=SchemaMismatchError.code, text=text)
 
 
 def _name_taken(other: str, index: int) -> Rejection:

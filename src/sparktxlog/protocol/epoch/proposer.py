@@ -57,6 +57,24 @@ class Intent:
     vetoed: frozenset[bytes] = frozenset()
     #: The version in force can be raised, if all voters promise in time (P31).
     raises: bool = False
+    #: Members that are left out although they answer: their disks are slow (P37).
+    aside: frozenset[NodeId] = frozenset()
+    #: Sets of places of which one must be whole, if a member is left out (P40).
+    guard: tuple[frozenset[NodeId], ...] = ()
+
+    def guarded(self, view: View, answering: Iterable[str], roster: tuple[Seat, ...]) -> bool:
+        """Return whether those that are there may go on without the other members (P40).
+
+        Who answers is there, also one that is left out for its clock, and so is one that stands
+        aside.  One whose place goes is not missed.
+        """
+        if not self.guard:
+            return True
+        places = {seat.node_id for seat in roster if seat.may_be_member}
+        there = self.aside.union(answering)
+        return there >= places.intersection(view.members) or any(
+            there >= one & places for one in self.guard if one & places
+        )
 
 
 class Proposer:
@@ -153,6 +171,9 @@ class Proposer:
         members = self.candidate.members
         if not members:
             return False  # a roster without any of those that hold the log
+        there = self._promises.keys() | self.intent.joiners.keys()
+        if not self.intent.guarded(self.view, there, self.candidate.roster):
+            return False
         if not self.candidate.voided:  # that is asked of each: a holder of the run must say so
             promises = [p for p in self._promises.values() if self.is_to_be(p)]
             self.flushed = {p.sender for p in promises if p.state and queue.is_held(p.state)}

@@ -9,7 +9,7 @@ While nothing comes it asks whether the node is alive, and asks the next one if 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sparktxlog.model.ids import NodeId
@@ -116,9 +116,7 @@ class Pulling:
 
     def _nodes(self) -> list[NodeId]:
         """Return all nodes that may be asked, in the order of preference."""
-        view, own = self._current.view, self._config.node_id
-        named = [node for node in self._config.follow if node != own and _has_queue(view, node)]
-        return named or [member for member in view.members if member != own]
+        return followed_by(self._config.node_id, self._config.follow, self._current.view)
 
     def upstream(self, now: int) -> Upstream:
         """Return the node that is asked now, and how far this one is."""
@@ -186,6 +184,37 @@ class Pulling:
             return None
         soon = self._asked_at + PACE_US if self._has_moved() else None
         return earliest([self._request_at, soon])
+
+
+def followed_by(node: NodeId, follow: Iterable[NodeId], view: View) -> list[NodeId]:
+    """Return the nodes that one asks while it is a follower, in the order of preference.
+
+    Args:
+        follow: What it is set to follow; those without a queue here do not count.
+    """
+    named = [other for other in follow if other != node and _has_queue(view, other)]
+    return named or [member for member in view.members if member != node]
+
+
+def circle_of(
+    node: NodeId, view: View, follow_of: Callable[[NodeId], Iterable[str] | None]
+) -> list[NodeId]:
+    """Return the followers that one's upstreams lead to, itself too, if these lead to no member.
+
+    Each of them finds the others alive, and all get nothing.  Empty = they lead to one, or to a
+    follower of which this is not known.
+
+    Args:
+        follow_of: Node → what it is set to follow, None = unknown here.
+    """
+    found = [node]
+    for one in found:
+        follow = follow_of(one)
+        if follow is None or not view.follows(one):
+            return []
+        asked = followed_by(one, map(NodeId, follow), view)
+        found += [other for other in dict.fromkeys(asked) if other not in found]
+    return sorted(found)
 
 
 def _has_queue(view: View, node: NodeId) -> bool:

@@ -108,6 +108,7 @@ class Succession:
             self.patience_us,
             now,
         )
+        self._name_carriers()
         self.voter = voter
         self.proposer: Proposer | None = None
         self.admission = Admission(self.patience_us)
@@ -135,9 +136,15 @@ class Succession:
         #: Nodes of which a message was refused in this epoch, and why: each is reported once.
         self._refused: set[tuple[NodeId, str]] = set()
 
+    def _name_carriers(self) -> None:
+        """Members carry each other's words; a witness has no queue, and carries none (P39)."""
+        members = self._current.view.members if self._config.keeps_heard else ()
+        self.suspicion.carriers = frozenset(members)
+
     def entered(self, now: int) -> None:
         """Begin a new epoch."""
         view = self._current.view
+        self._name_carriers()
         self.voter = Voter(view.epoch)
         self.proposer = None
         self._seen = 0
@@ -377,8 +384,13 @@ class Succession:
             self.proposer = None
 
     def _plan_retry(self, now: int) -> None:
-        rank = self._current.view.rank(self._config.node_id)
-        self._retry_at = now + 2 * self.patience_us + rank * self.patience_us // 2
+        self._retry_at = now + 2 * self.patience_us + self._rank(now) * self.patience_us // 2
+
+    def _rank(self, now: int) -> int:
+        """Return how many members try before this one; all if it misses one that others hear."""
+        view = self._current.view
+        carried = self.suspicion.carried(view.members, now)
+        return len(view.members) if carried else view.rank(self._config.node_id)
 
     def _on_flush(self, flush: Flush, now: int) -> Outcomes:
         self._note_ballot(flush.ballot, now)
@@ -492,8 +504,8 @@ class Succession:
     def _give_up(self, now: int) -> None:
         """End the own attempt; the next one comes later, after those of nodes with precedence."""
         self.proposer = None
-        rank = self._current.view.rank(self._config.node_id)
-        pause = self.patience_us // 4 * (1 + rank) * min(1 << self._attempts, _MAX_BACKOFF)
+        waits = 1 + self._rank(now)
+        pause = self.patience_us // 4 * waits * min(1 << self._attempts, _MAX_BACKOFF)
         self._retry_at = now + pause
 
     def tell_flushed(
@@ -660,8 +672,16 @@ class Succession:
             self._begin_at = self.rest.until(self._current.ordering.busy, now)
         if now < self._begin_at:
             return
-        unheard = self._unheard(now)
-        if unheard:
+        unheard, carried = self._unheard(now), suspicion.carried(view.members, now)
+        roster = view.roster if intent.roster is None else intent.roster
+        there = suspicion.responders(now) - (overdue - suspicion.useless(overdue, now))
+        if carried:
+            self._give_up_change(
+                now, 4, f"{', '.join(carried)} is heard by others and not here: ask one of those"
+            )
+        elif not intent.guarded(view, there, roster):
+            self._give_up_change(now, 4, "no set of the eviction guard answers as a whole")
+        elif unheard:
             self._give_up_change(
                 now, 1, f"{', '.join(unheard)} was never heard: start it, or remove its place"
             )
@@ -736,6 +756,8 @@ class Succession:
             synchro_rule=self.changes.synchro_rule,
             vetoed=self._vetoed,
             raises=self.raising.wanted,
+            aside=leaving,
+            guard=self._config.guard,
         )
 
     def next_deadline(self, now: int) -> int | None:

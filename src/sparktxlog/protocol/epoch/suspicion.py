@@ -19,6 +19,10 @@ from sparktxlog.protocol.messages.view import View
 _HEARD_ELSEWHERE = 4
 #: A promise that grows without ever sufficing gets this many timeouts.
 _GROWING = 4
+#: So many times the patience a member is kept after another one said that it hears it (P39).  In a
+#: quiet log that one may have heard nothing of it lately: it asks it then, and says so to a later
+#: probe.
+_VOUCHED = 6
 #: A complaint counts for so many times the patience: it is repeated sooner.
 _REPEATED = 3
 
@@ -118,7 +122,7 @@ class Suspicion:
 
     __slots__ = (
         "_answers", "_deaf", "_heard", "_lacking", "_own", "_patience_us", "_pause_us", "_position",
-        "_start_us", "_timeout_us", "_watched", "number", "probe_at",
+        "_start_us", "_timeout_us", "_vouched", "_watched", "carriers", "number", "probe_at",
     )  # fmt: skip
 
     def __init__(
@@ -133,6 +137,10 @@ class Suspicion:
         self._answers: dict[str, tuple[int, frozenset[str]]] = {}
         #: All nodes that the answering nodes hear.
         self._heard: frozenset[str] = frozenset()
+        #: Members whose word keeps one that is silent here (P39).
+        self.carriers: frozenset[str] = frozenset()
+        #: Node → when one of them last said that it hears it.
+        self._vouched: dict[str, int] = {}
         #: Node → how long its complaint of this node counts.
         self._deaf: dict[str, int] = {}
         #: Nodes that transactions wait for, and the end of the queue then.
@@ -211,11 +219,14 @@ class Suspicion:
             if self._own in hears:
                 self._deaf.pop(node, None)
             self._heard = frozenset().union(*(heard for _, heard in self._answers.values()))
+            if node in self.carriers:
+                self._vouched.update(dict.fromkeys(self._answers[node][1], now))
 
     def forget(self) -> None:
         """Forget answers: they belong to another epoch."""
         self._answers.clear()
         self._heard = frozenset()
+        self._vouched.clear()
         for watched in self._watched.values():
             watched.promised(None, 0, moved=False)
         self._lacking = set()
@@ -244,7 +255,17 @@ class Suspicion:
             suspected = now >= self._suspect_at(watched, since)
             if suspected and now >= self._overdue_at(node, watched, since):
                 found.add(node)
+        found.difference_update([node for node in found if self._is_carried(node, now)])
         return self.useless(members, now).union(found)
+
+    def carried(self, members: Iterable[NodeId], now: int) -> list[NodeId]:
+        """Return the suspects that a carrier hears: it brings their words here (P39)."""
+        suspects = self.suspects(members, now) if self.carriers else ()
+        return [node for node in suspects if self._is_carried(node, now)]
+
+    def _is_carried(self, node: str, now: int) -> bool:
+        at = None if self._watched[node].doubted_at is not None else self._vouched.get(node)
+        return at is not None and now < at + _VOUCHED * self._patience_us
 
     def useless(self, members: Iterable[NodeId], now: int) -> frozenset[NodeId]:
         """Return the overdue members that are heard, and promise nothing that can be used (C3)."""
@@ -253,7 +274,10 @@ class Suspicion:
             node
             for node in self._useless(members, limit, now)
             if not self.heard_elsewhere(node)
-            or node in self._useless((node,), _HEARD_ELSEWHERE * limit, now)
+            or (
+                node in self._useless((node,), _HEARD_ELSEWHERE * limit, now)
+                and not self._is_carried(node, now)
+            )
         )
 
     def _useless(self, members: Iterable[NodeId], timeout_us: int, now: int) -> list[NodeId]:
@@ -366,6 +390,8 @@ class Suspicion:
             due = self._overdue_at(node, watched, since)
             if due > now:
                 times.append(due)
+            elif self._is_carried(node, now):
+                times.append(self._vouched[node] + _VOUCHED * self._patience_us)
         for node in self._lacking.intersection(members):
             times.extend(self._useless_times(node, now))
         return earliest(times)

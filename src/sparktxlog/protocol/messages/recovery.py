@@ -68,6 +68,11 @@ class MasterConfig:
     start_timeout_us: int = 30_000_000
     #: True: a member that is missing is evicted without an operator, if that is safe.
     auto_evict: bool = True
+    #: True: it is not evicted for its silence here while a member that answers hears it (P39).
+    keeps_heard: bool = False
+    #: Sets of places: a member is left out only where all of one of them go on (P40); empty = it
+    #: may be anywhere.
+    guard: tuple[frozenset[NodeId], ...] = ()
     #: (*) Acquisition quorum of later epochs, see `View.quorum_rule`; empty = `quorum`.
     quorum_rule: str = ""
     #: (*) Places of the first epoch; empty = one vote for each of `members`.

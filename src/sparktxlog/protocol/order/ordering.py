@@ -74,7 +74,14 @@ from sparktxlog.protocol.order.status import (
     synchronous_status,
 )
 from sparktxlog.protocol.order.synchronized import SynchronizedQueue
-from sparktxlog.protocol.order.unstamped import Prefetching, Staging, holders_awaited, is_late
+from sparktxlog.protocol.order.unstamped import (
+    Prefetching,
+    Staging,
+    files_are_held,
+    holders_awaited,
+    is_late,
+    why_given_up,
+)
 
 _WARN_CLOCK_US = 1_000_000
 _REFUSE_CLOCK_US = 60_000_000
@@ -197,17 +204,17 @@ class Ordering:
             return
         if not (self.frozen and self._staging.may_have_a_stamp(event.digest)):
             lost = self._staging.withdraw(event.digest)
-            self._withdraw([(submit, event.text) for submit in lost], "payload-store")
+            self._withdraw([(submit, "payload-store", event.text) for submit in lost])
 
-    def _withdraw(self, submits: Sequence[tuple[RunSubmitted, str]], code: str) -> None:
+    def _withdraw(self, submits: Sequence[tuple[RunSubmitted, str, str]]) -> None:
         """Forget own unstamped runs durably, and tell their clients why.
 
         An earlier copy may be ordered: every client that asks gets the outcome of that (P25c).
         Else what its session submitted after a run goes with it, at once: a part would be stamped
         after a crash (P34).
         """
-        left = {submit.ticket: submit for submit, _ in submits}
-        for submit, text in submits:
+        left = {submit.ticket: submit for submit, *_ in submits}
+        for submit, code, text in submits:
             if left.pop(submit.ticket, None) is None:
                 continue  # it went with an earlier one of its session
             first = submit.facts.ids[:16]
@@ -458,16 +465,9 @@ class Ordering:
             warnings.clear()
 
     def _give_up(self, now: int) -> None:
-        """Withdraw synchronous runs that had no stamp in time, also while frozen (P34)."""
-        there = len(self._config.members)
-        overdue = []
-        for submit in self._staging.give_up(now):
-            needed = submit.facts.holders
-            text = f"it needs {needed} holders, the log has {there} members"
-            if needed <= there:
-                text = f"it needs {needed} holders of {there} members, and got no timestamp in time"
-            overdue.append((submit, text))
-        self._withdraw(overdue, "synchro-timeout")
+        """Withdraw runs that members or a group kept from a stamp, also while frozen (P34, P41)."""
+        gone, there = self._staging.give_up(now), len(self._config.members)
+        self._withdraw([(s, *why_given_up(s, self._holding(s.digest), there)) for s in gone])
 
     def _order(self, now: int) -> None:
         if self._staging.runs:
@@ -482,16 +482,14 @@ class Ordering:
             self._drain(now, _FROM_ANOTHER)
 
     def _stamp_ready(self, now: int) -> None:
-        """Stamp announced runs whose files the quorum holds, or were found whole here (P1a)."""
+        """Stamp announced runs whose files enough members hold, or were found whole here (P1a)."""
         staging, config = self._staging, self._config
         deadline = staging.next_deadline()
         if not self._stamp_check and (deadline is None or now < deadline):
             return
         self._stamp_check = False
         for run in staging.awaited():
-            digest = run.submit.digest
-            if 1 + sum(digest in peer.held for peer in self._peers) >= config.quorum:
-                run.ready = True
+            run.ready = files_are_held(run, self._holding(run.submit.digest), config.quorum)
         for submit in staging.take_ready(len(config.members)):
             self._stamp(submit, now)
         for digest in staging.take_overdue(now):
@@ -510,6 +508,10 @@ class Ordering:
                 for peer in self._peers
                 if submit.digest not in peer.held
             )
+
+    def _holding(self, digest: bytes) -> list[str]:
+        """Return the members that hold the files of an own unstamped run durably."""
+        return [self._config.node_id, *(p.node_id for p in self._peers if digest in p.held)]
 
     def _tell_acquired(self) -> None:
         """Report own runs that the acquisition quorum holds (commit level `acquired`)."""

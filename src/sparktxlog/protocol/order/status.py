@@ -226,8 +226,9 @@ def awaited(
         since = max(head.seen_at, last_added_at)
         found += awaited_by(head, peers=peers, self_id=self_id, quorum=quorum, since=since)
     for run in staging.awaited():
+        sites = {site for one in run.copies for site in one.sites}
         for peer in peers:
-            if run.submit.digest not in peer.held:
+            if run.submit.digest not in peer.held and (not sites or peer.node_id in sites):
                 found.append(
                     Awaited(
                         peer=peer.node_id,

@@ -10,27 +10,35 @@ if it has no stamp in time (P34).  It never had one, so no node can order it.  T
 its session wait here too, so none of them had one: those that may rest on it are withdrawn with it.
 Synchronous runs, and those that they hold up in their sessions, have a part of the bounds (P3b), so
 they take no room from others.
+
+A run of a group waits here until as many of the group's sites hold its files as it needs, and is
+withdrawn as a synchronous one is if they do not in time (P41).  So what is stamped waits for no
+group, and a group whose sites are gone stops alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from sparktxlog.errors import GroupAwayError, SynchroTimeoutError
+from sparktxlog.model.tables.groups import CopiesNeeded, missing_text
 from sparktxlog.protocol.messages.events import RunSubmitted, earliest
 from sparktxlog.protocol.messages.posts import Announcement
 from sparktxlog.protocol.messages.recovery import RecoveredAnnouncement
 
 #: Most announcements of peers that are remembered; then the oldest are forgotten (P3b).
 _MAX_FOREIGN = 1_024
+#: Files of a run of a group that need more than a moment to be fetched.
+_LARGE_BYTES = 8 << 20
 
 
 class Unstamped:
     """An own run that was accepted and waits for its stamp."""
 
     __slots__ = (
-        "check_at", "checked", "held_up", "holders", "next_at", "patience_us", "pause_us", "ready",
-        "submit", "submitted_at",
+        "check_at", "checked", "copies", "held_up", "holders", "next_at", "patience_us", "pause_us",
+        "ready", "submit", "submitted_at",
     )  # fmt: skip
 
     def __init__(self, submit: RunSubmitted, since: int, now: int, timeout_us: int, *, late: bool):
@@ -38,10 +46,14 @@ class Unstamped:
         self.submitted_at = since
         #: So many members it waits for; of an ordinary run 0 (P34).
         self.holders = holders_awaited(submit)
+        #: Copies that its groups need (P41).
+        self.copies: tuple[CopiesNeeded, ...] = submit.facts.copies
         #: Whether it counts among the runs that wait for members.
         self.held_up = False
-        #: A synchronous run may wait so much longer than others, for its files.
-        self.patience_us = timeout_us if late else 0
+        #: A synchronous run may wait so much longer than others, for its files; one of a group only
+        #: for large ones.
+        is_small = self.copies and submit.staged_bytes < _LARGE_BYTES
+        self.patience_us = timeout_us if late and not is_small else 0
         #: False: the quorum does not hold its files yet, and they were not found complete here.
         self.ready = not late
         #: When to have its files checked (again), and whether a check was requested.
@@ -50,6 +62,11 @@ class Unstamped:
         #: When to repeat the announcement, and the pause after that (doubles).
         self.next_at = now
         self.pause_us = 0
+
+    @property
+    def may_end(self) -> bool:
+        """Whether it is withdrawn if it waits too long: it surely never had a stamp."""
+        return self.holders > 0 or (bool(self.copies) and self.submit.submitted_at is not None)
 
 
 class Staging:
@@ -81,7 +98,7 @@ class Staging:
 
     def is_held_up(self, submit: RunSubmitted) -> bool:
         """Return whether a run waits for members here: it is synchronous, or comes after one."""
-        return holders_awaited(submit) > 0 or submit.session in self._synchronous_in
+        return _waits_for_members(submit) or submit.session in self._synchronous_in
 
     def add(self, submit: RunSubmitted, now: int, wall: int, *, late: bool) -> None:
         """Add an own run that cannot be stamped at once.
@@ -90,7 +107,7 @@ class Staging:
             wall: Wall clock: a synchronous run may have waited before a restart.
         """
         since = now
-        if holders_awaited(submit):
+        if _waits_for_members(submit):
             since -= max(0, wall - (submit.submitted_at or 0))
         run = Unstamped(submit, since, now, self._timeout_us, late=late)
         self.runs[submit.ticket] = run
@@ -101,9 +118,9 @@ class Staging:
             self.held_up_bytes += submit.size_bytes
         if submit.session is not None:
             self._lines.setdefault(submit.session, deque()).append(run)
-            if run.holders:
+            if run.may_end:
                 self._synchronous_in[submit.session] += 1
-        if run.holders:
+        if run.may_end:
             self._overdue_at = earliest((self._overdue_at, self._gives_up_at(run)))
 
     def _gives_up_at(self, run: Unstamped) -> int:
@@ -112,17 +129,20 @@ class Staging:
     def set_synchro_timeout(self, timeout_us: int, now: int) -> None:
         """Let synchronous runs wait longer or less long, those that wait already too."""
         self._synchro_timeout_us = timeout_us
-        self._overdue_at = now if self.synchronous() else None
+        self._overdue_at = now if self._may_end() else None
 
     def synchronous(self) -> list[Unstamped]:
         """Return the synchronous runs that wait for their stamp, in submit order."""
         return [run for run in self.runs.values() if run.holders]
 
+    def _may_end(self) -> list[Unstamped]:
+        return [run for run in self.runs.values() if run.may_end]
+
     def give_up(self, now: int) -> list[RunSubmitted]:
-        """Remove and return the synchronous runs that waited too long for their stamp (P34)."""
+        """Remove and return runs that waited too long for members (P34) or their group (P41)."""
         if self._overdue_at is None or now < self._overdue_at:
             return []
-        waiting = self.synchronous()
+        waiting = self._may_end()
         overdue = [run for run in waiting if now >= self._gives_up_at(run)]
         for run in overdue:
             self._remove(run)
@@ -174,7 +194,8 @@ class Staging:
 
     def found_whole(self, digest: bytes) -> bool:
         """Allow runs that waited long enough to be stamped; return whether there are any."""
-        found = [run for run in self.awaited() if run.checked and run.submit.digest == digest]
+        awaited = [run for run in self.awaited() if run.checked and not run.copies]
+        found = [run for run in awaited if run.submit.digest == digest]
         for run in found:
             run.ready = True
         return bool(found)
@@ -214,7 +235,7 @@ class Staging:
         line.remove(run)
         if not line:
             del self._lines[submit.session]
-        if run.holders:
+        if run.may_end:
             self._synchronous_in[submit.session] -= 1
             if not self._synchronous_in[submit.session]:
                 del self._synchronous_in[submit.session]
@@ -330,9 +351,48 @@ def holders_awaited(submit: RunSubmitted) -> int:
     return 0 if submit.submitted_at is None else submit.facts.holders
 
 
+def _waits_for_members(submit: RunSubmitted) -> bool:
+    """Return whether a run that never had a stamp waits for members (P34), or its group (P41)."""
+    return submit.submitted_at is not None and bool(submit.facts.holders or submit.facts.copies)
+
+
 def is_late(submit: RunSubmitted, inline_limit_bytes: int, quorum: int) -> bool:
-    """Return whether a run is stamped only when a quorum holds its files (P1a)."""
+    """Return whether a run is stamped only when others hold its files (P1a, P41)."""
+    if submit.facts.copies:
+        return True
     return submit.staged_bytes > inline_limit_bytes and quorum > 1
+
+
+def why_given_up(submit: RunSubmitted, holding: Collection[str], members: int) -> tuple[str, str]:
+    """Return code and reason of a run that waited too long for its stamp.
+
+    Args:
+        holding: Members that hold its files durably.
+        members: How many there are.
+    """
+    if text := missing_text(submit.facts.copies, holding):
+        return GroupAwayError.code, text
+    needed = submit.facts.holders
+    if not needed:
+        return (
+            GroupAwayError.code,
+            "the sites of its groups hold it, and it got no timestamp in time",
+        )
+    text = f"it needs {needed} holders, the log has {members} members"
+    if needed <= members:
+        text = f"it needs {needed} holders of {members} members, and got no timestamp in time"
+    return SynchroTimeoutError.code, text
+
+
+def files_are_held(run: Unstamped, holding: Collection[str], quorum: int) -> bool:
+    """Return whether enough members hold a run's files: a quorum, or those of its groups.
+
+    Args:
+        holding: Members that hold them durably, this node included.
+    """
+    if run.copies:
+        return not missing_text(run.copies, holding)
+    return len(holding) >= quorum
 
 
 def recovered_submit(waiting: RecoveredAnnouncement) -> RunSubmitted:

@@ -41,6 +41,12 @@ from sparktxlog.runtime.commit.receipts import (
     make_receipt,
 )
 from sparktxlog.runtime.foundation import Foundation
+from sparktxlog.runtime.groups.grouped_rows import (
+    check_level,
+    check_sites_of_groups,
+    copies_of,
+    refuse_runs,
+)
 from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.publish_lag import PublishLag
 from sparktxlog.runtime.membership.membership import Membership
@@ -154,6 +160,9 @@ class Submits:
         for one in tx.operations:
             if one.definition is not None:
                 self._check_may_create(one.definition)
+            check_sites_of_groups(one, self._master.view)
+        copies = copies_of(tx, self._master.tables)
+        check_level(copies, level, sites, self._base.config.node_id)
         holders_needed = self._holders_needed(is_synchronous(tx, self._master.tables))
         if tx.participants:
             self._check_may_prepare()
@@ -161,7 +170,7 @@ class Submits:
             holders_needed = max(holders_needed, self._check_mark(tx.mark))
         self._check_takes(level)
         self._check_whole(tx.size_bytes)
-        opened = self._cycle.submit_single(tx, acceptance, holders_needed, content)
+        opened = self._cycle.submit_single(tx, acceptance, holders_needed, content, copies)
         if not await done_until(opened, deadline):
             text = transaction_id_to_text(tx.transaction_id)
             raise CommitStateUnknownError(
@@ -222,6 +231,7 @@ class Submits:
         tables = Tables.of(self._master.tables)
         touched = (tables.alike(block.table) for block in manifest.blocks)
         holders_needed = self._holders_needed(any(table and table.is_sync for table in touched))
+        refuse_runs(manifest, tables)
         self._check_takes(level)
         staged = sum(file.size_bytes for file in manifest.staged_files)
         self._check_whole(len(payload) + staged)

@@ -2,7 +2,8 @@
 
 The cycle passes all waiting events to the core in one call, and appends the core's actions to the
 executor's stream.  It goes on while a write is in flight.  Single transactions gather until the
-writer is free and then become one run (group commit, P1b).
+writer is free and no own run is under way, or for some milliseconds, and then become one run (group
+commit, P1b): a run costs each node the same, however few transactions it has.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sparktxlog.codec.containers.payload import (
 from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, TxLogError
+from sparktxlog.model.tables.groups import CopiesNeeded
 from sparktxlog.model.transactions.operation import Acceptance, RunFacts, RunManifest
 from sparktxlog.protocol.messages.actions import Action, Alarm, PersistForeignRun
 from sparktxlog.protocol.messages.events import Event, PayloadArrived, Rested, RunSubmitted, Tick
@@ -48,6 +50,8 @@ _MAX_EVENTS = 16_384
 #: Most bytes of peers' payloads that wait for the core, and of durable payloads in memory.
 _FOREIGN_BYTES = 128 << 20
 _CACHE_BYTES = 16 << 20
+#: Longest time for which transactions gather while own runs are under way, microseconds.
+_GATHER_US = 4_000
 
 
 @dataclass(slots=True, eq=False)
@@ -60,12 +64,16 @@ class _Single:
     size_bytes: int
     #: How many holders its run needs; 0 = an ordinary one (P34).
     holders: int
+    #: Copies that it needs of its groups; it is alone in its run then (P41).
+    copies: tuple[CopiesNeeded, ...]
     alone: bool
     #: Commit tables that it brings files of: of each table one version, because the journal keeps
     #: one for a run.
     tables: frozenset[str]
     #: Some of these files travel by themselves: the run waits until peers have them.
     has_staged: bool
+    #: When it came, microseconds of the node's clock.
+    since: int
     opened: asyncio.Future[tuple[Submission, int]]
 
 
@@ -118,6 +126,8 @@ class Cycle:
         self._deadline: int | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._rings_at = 0
+        #: Wakes the cycle when what gathers has waited long enough.
+        self._gathering: asyncio.TimerHandle | None = None
         #: Set when the core has halted; reads go on.
         self.halted: Alarm | None = None
 
@@ -204,6 +214,7 @@ class Cycle:
         acceptance: Acceptance | None,
         holders: int,
         content: Content | None = None,
+        copies: tuple[CopiesNeeded, ...] = (),
     ) -> asyncio.Future[tuple[Submission, int]]:
         """Add a transaction to the next run; return the run and its index there, once it is made.
 
@@ -213,6 +224,7 @@ class Cycle:
             acceptance: What is known of its id.
             holders: See `RunManifest.holders`.
             content: Of the transaction; None = it is compared with none that waits.
+            copies: See `RunManifest.copies`.
 
         Raises:
             BusyError: Too many transactions wait (definite).
@@ -222,13 +234,17 @@ class Cycle:
         if single is None:
             if len(self._singles) >= _MAX_EVENTS:
                 raise BusyError("too many transactions wait", hint="Try again soon.")
-            single = self._queue_single(transaction, acceptance, holders)
+            single = self._queue_single(transaction, acceptance, holders, copies)
         elif content is not None:
             content.check(Content(single.transaction))
         return single.opened
 
     def _queue_single(
-        self, transaction: PreparedTransaction, acceptance: Acceptance | None, holders: int
+        self,
+        transaction: PreparedTransaction,
+        acceptance: Acceptance | None,
+        holders: int,
+        copies: tuple[CopiesNeeded, ...],
     ) -> _Single:
         operations, files = transaction.operations, transaction.commit_files
         single = _Single(
@@ -237,11 +253,13 @@ class Cycle:
             size_bytes=sum(o.rows.nbytes for o in operations if o.rows is not None)
             + sum(file.size_bytes for file in files),
             holders=holders,
+            copies=copies,
             alone=transaction.session is not None
             or bool(transaction.participants)
             or any(o.files for o in operations),
             tables=frozenset(one.uuid for one in transaction.commits if files),
             has_staged=len(files) > len(transaction.contents),
+            since=self._clock.now(),
             opened=asyncio.get_running_loop().create_future(),
         )
         self._singles.append(single)
@@ -249,7 +267,13 @@ class Cycle:
         self._wake.set()
         return single
 
-    def writer_is_free(self) -> None:
+    @property
+    def gathered_runs(self) -> int:
+        """How many runs were accepted that the core has not seen yet; single ones become one."""
+        told = sum(isinstance(event, RunSubmitted) for event in self._events)
+        return told + bool(self._singles)
+
+    def assemble_soon(self) -> None:
         """Wake the cycle: gathered transactions may become a run now."""
         if self._singles:
             self._wake.set()
@@ -281,7 +305,7 @@ class Cycle:
             if self.halted is not None:
                 self._events.clear()
                 continue
-            if self._singles and not self._executor.writing:
+            if self._singles and not self._executor.writing and self._has_gathered():
                 self._assemble()
             self._turn()
 
@@ -349,6 +373,20 @@ class Cycle:
 
     # -- group commit ------------------------------------------------------------------------------
 
+    def _has_gathered(self) -> bool:
+        """Return whether what waits becomes a run now; else the cycle wakes up when it does."""
+        left_us = self._singles[0].since + _GATHER_US - self._clock.now()
+        if left_us <= 0 or not self._receipts.under_way:
+            return True
+        if self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(left_us / 1e6, self._end_gathering)
+        return False
+
+    def _end_gathering(self) -> None:
+        self._gathering = None
+        self._wake.set()
+
     def _assemble(self) -> None:
         """Make runs of all waiting transactions; those of one run need as many holders (P34)."""
         awaiting = self._set_apart()
@@ -410,6 +448,7 @@ class Cycle:
                 wall_us(),
                 acceptance=_together([single.acceptance for single in group]),
                 holders=group[0].holders,
+                copies=group[0].copies,
             )
             submission = self._submit_run(manifest, payload, singles=True)
         except TxLogError as error:

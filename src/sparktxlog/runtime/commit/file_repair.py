@@ -120,7 +120,7 @@ class FileRepair:
         payload = journal.read_payload(header.origin, header.incarnation, header.seq)
         payload = payload or journal.read_prepared(transaction_id)
         if payload is not None:
-            return header.origin, read_manifest(payload).staged_files
+            return header.origin, read_manifest(payload).files_at(self._base.config.node_id)
         commits = [] if position is None else journal.read_commits_at(position)
         if commits:
             return header.origin, [file for commit in commits for file in commit.files]
@@ -186,7 +186,8 @@ class FileRepair:
         digest, lost = header.digest, ""
         try:
             manifest = verify_payload(await self.run_payload(header), digest)
-            files = self._looked_at[digest] = manifest.staged_files
+            # Without those of groups: nobody waits for them to order a run (P41).
+            files = self._looked_at[digest] = manifest.other_files
             for file in files:
                 await self._verify(file)
         except OWN_PLACE_FAILS:
@@ -250,7 +251,8 @@ class FileRepair:
 
     def _effects(self, first: int, last: int) -> list[TableEffect]:
         segments = self._base.journal.read_segments(first - 1, _MOST_SEGMENTS)
-        return [effect for one in segments if one.first <= last for effect in one.effects]
+        found = [effect for one in segments if one.first <= last for effect in one.effects]
+        return [effect for effect in found if self._base.holds(effect.table)]
 
     def _run_at(self, position: int) -> str:
         stored = self._base.journal.read_entry_at(position)

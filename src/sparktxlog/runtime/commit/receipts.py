@@ -32,6 +32,7 @@ from sparktxlog.model.transactions.receipt import (
     RunId,
 )
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader, Verdict
+from sparktxlog.storage.journal.waiting_ids import index_of
 
 #: Outcome of a transaction that takes effect later, if ever (P35).
 PREPARED = "prepared"
@@ -179,7 +180,7 @@ class Receipts:
     """All submissions that are not ordered yet, and all clients that wait.
 
     Args:
-        applied: Returns the position that `sites` replicas have applied.
+        applied: Returns the position that so many sites have applied.
         passed: The same, with replicas in which tables stand still: waiting applies no more there;
             None = there are none.
         on_ordered: Called with the seconds that an own run took from its submit to its order.
@@ -205,6 +206,8 @@ class Receipts:
         self._by_run: dict[tuple[str, int], Submission] = {}
         #: Ids of single transactions and first ids of larger runs.
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
+        #: Larger runs that are durable and wait for their stamp; the journal finds stamped ones.
+        self._unstamped: set[Submission] = set()
         #: Per number of sites, least position first.
         self._replicas: dict[int, list[_ReplicaWait]] = {}
         #: Position of a run that was ordered with fewer holders than it needs → how many (P34).
@@ -253,7 +256,12 @@ class Receipts:
 
     def pending(self, transaction_id: bytes) -> tuple[Submission, int] | None:
         """Return submission and index of a transaction that is not ordered yet."""
-        return self._by_id.get(transaction_id)
+        found = self._by_id.get(transaction_id)
+        if found is None:
+            for submission in self._unstamped:
+                if (index := index_of(transaction_id, submission.ids)) >= 0:
+                    return submission, index
+        return found
 
     def fewer_holders(self, position: int) -> int | None:
         """Return how many members held the run at a position at least, None = as many as it needs.
@@ -261,6 +269,11 @@ class Receipts:
         It is known for own runs that were ordered since this start.
         """
         return self._fewer.get(position)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether an own run waits for its order, as `on_busy` says it."""
+        return bool(self._under_way)
 
     def __len__(self) -> int:
         return len(self._by_ticket) + len(self._by_run)
@@ -307,7 +320,7 @@ class Receipts:
     async def wait_applied(
         self, position: int, sites: int, timeout_s: float, *, of_submit: bool = False
     ) -> bool:
-        """Wait until `sites` replicas applied a position; return whether they did in time.
+        """Wait until so many sites applied a position; return whether they did in time.
 
         It ends at once where they have passed it, and tables stand still there.
 
@@ -337,6 +350,9 @@ class Receipts:
             submission.header = header
             del self._by_ticket[ticket]
             self._by_run[header.origin, header.seq] = submission
+            self._unstamped.discard(submission)
+        elif submission.indexed < submission.n:
+            self._unstamped.add(submission)
         submission.reached = submission.reached or Level.ACCEPTED
         self._settle(submission)
 
@@ -463,6 +479,7 @@ class Receipts:
     # -- inside ------------------------------------------------------------------------------------
 
     def _drop_ids(self, submission: Submission) -> None:
+        self._unstamped.discard(submission)
         for index in range(submission.indexed):
             key = submission.ids[16 * index : 16 * index + 16]
             held = self._by_id.get(key)
@@ -498,13 +515,23 @@ async def done_until(future: asyncio.Future[Any], deadline: float) -> bool:
     Args:
         deadline: By the event loop's clock.
     """
+    if future.done():
+        return True
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def wake(late: asyncio.Future[Any] | None = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+        elif late is not None and not late.cancelled():
+            late.exception()  # nobody may look at it later
+
+    timer = loop.call_at(deadline, wake)
+    future.add_done_callback(wake)
     try:
-        if not future.done():
-            left = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait([future], timeout=max(0.0, left))
+        await woken
     finally:
-        if not future.done():  # nobody may look at its error later
-            future.add_done_callback(lambda late: late.cancelled() or late.exception())
+        timer.cancel()
     return future.done()
 
 

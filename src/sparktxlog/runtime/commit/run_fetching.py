@@ -8,7 +8,7 @@ digest in the header before the core learns of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -50,6 +50,9 @@ _ATTEMPTS = 2
 _SMALL_BYTES = 512 << 10
 #: The place of the own files fails: that says nothing of a file, which is looked at later.
 OWN_PLACE_FAILS = (DiskFullError, StuckFilesError, *STORE_AWAY)
+#: Files of groups are asked for so often, with pauses that double; then a worker that needs one
+#: has it fetched.
+_GROUPED_ATTEMPTS, _GROUPED_RETRY_S, _GROUPED_LONGEST_S = 64, 0.5, 60.0
 #: Names this work in messages about failures of the own place.
 _FETCHING = "fetching staged files"
 #: Answers of a node that does not have the data, or only damaged.
@@ -98,9 +101,12 @@ class RunFetcher:
         self._membership = membership
         self._damage = damage
         self._threads = base.fetchers
+        self._base = base
         self._turns: _Turns = asyncio.Semaphore(_PARALLEL_RUNS)
         #: By kind of fetch and digest: a run may be prefetched and fetched at the same time.
         self._tasks = KeyedTasks[tuple[str, bytes]]()
+        #: Files of groups that are fetched though their run may be ordered already.
+        self._later = KeyedTasks[bytes]()
 
     def fetch(self, header: RunHeader, sources: Iterable[str]) -> None:
         """Get a run's payload and files; `PayloadArrived` or `FetchFailed` follows."""
@@ -116,6 +122,7 @@ class RunFetcher:
     async def close(self) -> None:
         """Stop all transfers; received bytes are kept, to resume there."""
         await self._tasks.close()
+        await self._later.close()
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -151,10 +158,11 @@ class RunFetcher:
             try:
                 payload = self._holdings.find(header.digest) or await link.get_run(header)
                 manifest = await self._check(header, payload)
-                await self._get_files(link, manifest)
+                await self._get_files(link, manifest.other_files)
             except TxLogError as error:
                 failures.append(error)
                 continue
+            self._fetch_grouped(manifest, header.digest, source)
             if not self._holdings.put_foreign(header, payload):
                 raise TransportError("too many payloads wait for the core")
             self._membership.tell_fetched(
@@ -178,7 +186,10 @@ class RunFetcher:
         payload = known or await link.get_announced(digest)
         manifest = await asyncio.to_thread(verify_payload, payload, digest)
         self._holdings.cache(digest, payload)
-        await self._get_files(link, manifest)
+        files = manifest.staged_files
+        if manifest.copies:
+            files = manifest.files_at(self._base.config.node_id)
+        await self._get_files(link, files)
         self._membership.tell_fetched(FilesHeld(digest=digest))
 
     async def _check(self, header: RunHeader, payload: bytes) -> RunManifest:
@@ -186,8 +197,34 @@ class RunFetcher:
             return check_run(header, payload)
         return await asyncio.to_thread(check_run, header, payload)
 
-    async def _get_files(self, link: PeerLink, manifest: RunManifest) -> None:
-        files = manifest.staged_files
+    def _fetch_grouped(self, manifest: RunManifest, digest: bytes, first: str) -> None:
+        """Fetch the files of groups that this site holds, from any site, until they are here.
+
+        As many sites as the groups need have them, so the run waits for none more (P41).
+        """
+        if not manifest.copies:
+            return
+        files = manifest.grouped_files_at(self._base.config.node_id)
+        if files:
+            self._later.start(digest, partial(self._get_grouped, files, first))
+
+    async def _get_grouped(self, files: Sequence[StagedFile], first: str) -> None:
+        pause = _GROUPED_RETRY_S
+        for _ in range(_GROUPED_ATTEMPTS):
+            links = sorted(self._base.sources(), key=lambda link: link.node_id != first)
+            for link in links:
+                if not link.up:
+                    continue
+                try:
+                    await self._get_files(link, files)
+                except TxLogError as error:
+                    _log.info("files of a group wait", peer=link.node_id, reason=str(error))
+                else:
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _GROUPED_LONGEST_S)
+
+    async def _get_files(self, link: PeerLink, files: Sequence[StagedFile]) -> None:
         if not files:
             return
         transfers = [

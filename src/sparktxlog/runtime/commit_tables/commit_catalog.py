@@ -40,6 +40,7 @@ from sparktxlog.codec.submits.condition_requests import conflict_of, is_conflict
 from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.delta.commit_contents import CommitContent, read_commit_file
+from sparktxlog.delta.log_files import TablePlace
 from sparktxlog.errors import (
     CommitRejectedError,
     CommitStateUnknownError,
@@ -62,6 +63,7 @@ from sparktxlog.model.tables.commit_table import (
     commit_file_name,
     commit_file_prefix,
 )
+from sparktxlog.model.tables.groups import group_of_new_table
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.runtime.commit.acceptance import Submits
@@ -178,6 +180,10 @@ class CommitCatalog:
         location = self._places.location(table.uuid)
         return ShownTable(name=table.name, uuid=table.uuid, location=location, placed=placed)
 
+    def root(self, uuid: str) -> TablePlace:
+        """Return where a table is, for those that only read it."""
+        return self._places.root(uuid)
+
     # -- new tables --------------------------------------------------------------------------------
 
     async def stage(self, schema: str, name: str) -> tuple[str, str]:
@@ -244,6 +250,15 @@ class CommitCatalog:
         full = f"{self.schemas.of_new_table(schema)}.{name}"
         check_commit_table_name(full)
         check_new_name(name)
+        group = group_of_new_table(full, None, self._base.master.tables)
+        if group is not None:
+            raise NotOfferedError(
+                f"schema {schema!r} is of group {group.name!r}, and a commit table is in no group",
+                hint="Make it in another schema, or make a row table.",
+                field="schema",
+                value=schema,
+                group=group.name,
+            )
         if self._base.master.commit_tables.named(full) is not None:
             raise NameTakenError(f"commit table {full!r} exists", value=full)
         return full

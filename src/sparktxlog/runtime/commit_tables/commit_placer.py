@@ -114,6 +114,10 @@ class CommitPlacer:
         self._owed: dict[str, int] | None = None
         #: UUID → the newest version that is placed, of all tables.
         self.versions: dict[str, int] = {}
+        #: Tables that may have versions which are not placed, and the position of the newest table
+        #: that somebody looked at: all others are placed up to their versions.
+        self._unplaced: set[str] = set()
+        self._looked_at = -1
         #: Called with UUID, first and last version that a directory lacks.
         self.on_missing: Callable[[str, int, int], None] = lambda uuid, first, last: None
         executor.on_commits = self._ordered
@@ -169,7 +173,26 @@ class CommitPlacer:
             return set(tables)
         for uuid in [uuid for uuid, version in self._owed.items() if self._shows(uuid, version)]:
             del self._owed[uuid]
-        return {*self._owed.keys() & tables.keys(), *self.failures()}
+        return {*filter(tables.__contains__, self._owed), *self.failures()}
+
+    def behind(self) -> dict[str, int]:
+        """Return how many versions of each table are not placed; UUID → number, of those with some.
+
+        Each call looks only at tables that changed since the last one, or were behind then.
+        """
+        tables = self._base.master.commit_tables
+        changed = tables.changed_after(self._looked_at)
+        if changed:
+            self._looked_at = changed[0].position
+        known = (tables.get(uuid) for uuid in self._unplaced.union(one.uuid for one in changed))
+        lags = {one.uuid: self.lag_of(one) for one in known if one is not None}
+        found = {uuid: lag for uuid, lag in lags.items() if lag}
+        self._unplaced = set(found)
+        return found
+
+    def lag_of(self, table: CommitTable) -> int:
+        """Return how many versions of a table are not placed."""
+        return max(0, table.version - self.versions.get(table.uuid, -1))
 
     def look_again(self, uuid: str) -> None:
         """Place a table that was changed from outside, or fetched."""
@@ -386,6 +409,7 @@ class CommitPlacer:
             state = await self._base.run_on_files(place, self._kept, uuid)
             if state is None:
                 self.versions.pop(uuid, None)
+                self._unplaced.add(uuid)
         placed: dict[str, _Placed]
         placed = await self._base.run_on_files(place, self._place_carried, {uuid: state})
         if uuid in placed:

@@ -128,6 +128,15 @@ def lake_of(config: NodeConfig, metrics: Metrics | None = None) -> TablePlace:
     return _bucket_of(config, config.lake_url, "lake-url", metrics)[0]
 
 
+def bucket_of_lake(config: NodeConfig, url: str) -> BucketStore:
+    """Return the store of a lake in a bucket that is another replica's; no file is looked at.
+
+    Raises:
+        ConfigError, MissingDependencyError: As `places_of`.
+    """
+    return _opened(url, settings_of_stores(config), "lake")
+
+
 def _bucket_of(
     config: NodeConfig, url: str, key: str, metrics: Metrics | None
 ) -> tuple[BucketStore, Callable[[], object]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sparktxlog.codec.delta_catalog.column_types import to_ddl
 from sparktxlog.codec.delta_catalog.table_states import CLUSTERING, DeltaTableState, domain_value
 from sparktxlog.codec.submits.validation import known_table
 from sparktxlog.delta.commit_contents import STORED_NAME
-from sparktxlog.delta.log_files import TablePlace, has_log
+from sparktxlog.delta.log_files import TablePlace, has_log, store_of
 from sparktxlog.errors import UnknownSchemaError, UnknownTableError
 from sparktxlog.model.ids import full_table_name, log_name, table_name
 from sparktxlog.model.tables.commit_table import CommitTable
@@ -30,6 +31,10 @@ from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.runtime.commit_tables.commit_catalog import CommitCatalog
 from sparktxlog.runtime.commit_tables.row_tables import RowTables
 from sparktxlog.runtime.foundation import SLICE, Foundation
+from sparktxlog.storage.table_samples import TableSample, read_sample
+
+#: Samples that are kept.
+_SAMPLES = 16
 
 
 class TableDescriptions:
@@ -43,6 +48,9 @@ class TableDescriptions:
         self._rows = rows
         self._commits = commits
         self._names = SortedNames()
+        #: Place, version and when it was written → what a page shows of it; a few, since pages ask
+        #: again at each news, and a table that was dropped may come again at its place.
+        self._samples: OrderedDict[tuple[str, int, int], TableSample] = OrderedDict()
 
     async def of(self, name: str) -> TableDescription:
         """Return a table that a user names.
@@ -54,9 +62,63 @@ class TableDescriptions:
         schema, _, table = full_table_name(table_name(name)).partition(".")
         found = await self._named(f"{schema}.{table}")
         if found is None:
+            self._check_dropped(schema, table)
             # Its error names the nearest table.
             return self._of_rows(known_table(self._base.master.tables, name))
         return found
+
+    def _check_dropped(self, schema: str, table: str) -> None:
+        """Say where a table was dropped, if there was one of that name.
+
+        Raises:
+            UnknownTableError: There was; `dropped_at` is the position (definite).
+        """
+        master = self._base.master
+        former = Tables.of(master.tables).former(log_name(schema, table))
+        gone = master.commit_tables.dropped(f"{schema}.{table}")
+        at = max(
+            0 if former is None else master.writes(former.name).position or 0,
+            0 if gone is None else gone.position,
+        )
+        if at:
+            name = log_name(schema, table)
+            raise UnknownTableError(
+                f"table {name!r} was dropped at position {at}",
+                hint="`sparktxlog tables` lists those that there are.",
+                table=name,
+                dropped_at=at,
+            )
+
+    async def sample(self, name: str) -> TableSample | None:
+        """Return how large a table is here and some of its rows, None = it has no version here.
+
+        Of a row table it is the newest version, of a commit table the one that is placed.
+
+        Raises:
+            InvalidNameError, UnknownTableError: As `of` (definite).
+            TxLogError: It cannot be read, or has a log that is too large for a page.
+        """
+        found, version, written = await self.of(name), None, 0
+        schema, _, table = full_table_name(found.name).partition(".")
+        if found.kind is TableKind.ROW_TABLE:
+            known = self._rows.named(schema, table)
+            place = None if known is None else self._rows.place(known)
+            state = None if known is None else await self._rows.listed(known)
+            if state is not None:
+                version, written = state.state.version, state.state.timestamp
+        else:
+            commit_table = self._base.master.commit_tables.named(f"{schema}.{table}")
+            place = None if commit_table is None else self._commits.root(commit_table.uuid)
+            version = found.version
+        if place is None or version is None:
+            return None
+        key = store_of(place).url, version, written
+        if (sample := self._samples.get(key)) is None:
+            sample = await self._base.run_on_files(key[0], read_sample, place, version)
+            self._samples[key] = sample
+            while len(self._samples) > _SAMPLES:
+                self._samples.popitem(last=False)
+        return sample
 
     async def all(self, after: str = "", most: int | None = None) -> list[TableDescription]:
         """Return all tables, by full name, whose case is ignored.
@@ -165,7 +227,7 @@ class TableDescriptions:
             properties=properties,
             deletion_vectors=properties.get("delta.enableDeletionVectors") == "true",
             is_sync=state.is_sync,
-            location=unquote(urlsplit(shown.location).path),
+            location=_path_or_url(shown.location),
             schema_version=state.changed_version,
             version=state.version,
             position=position,
@@ -187,6 +249,12 @@ def _location(place: TablePlace) -> str | None:
     if isinstance(place, Path):
         return str(place) if has_log(place) else None
     return place.url
+
+
+def _path_or_url(location: str) -> str:
+    """Return the directory that a `file:` URL names, and any other URL as it is."""
+    parts = urlsplit(location)
+    return unquote(parts.path) if parts.scheme == "file" else location
 
 
 def _column(field: dict[str, Any]) -> Column:

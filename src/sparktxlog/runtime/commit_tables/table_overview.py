@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from sparktxlog.errors import NotFoundError, TxLogError
 from sparktxlog.health.verdicts import SiteState, table_state
@@ -73,7 +73,7 @@ class TableOverview:
     def lacking(self) -> set[str]:
         """Return the UUIDs of tables that are not whole at this site."""
         tables = self._base.master.commit_tables
-        return self._placer.lacking() | (self._recounts.findings.keys() & tables.keys())
+        return self._placer.lacking().union(filter(tables.__contains__, self._recounts.findings))
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -81,40 +81,36 @@ class TableOverview:
         """Return how many tables are in which state, and lines of some.
 
         Args:
-            tables: Of all; else of those that are not in sync.
+            tables: Of all; else of those that are not in sync, and only these are looked at.
         """
+        behind, failures = self._placer.behind(), self._placer.failures()
+        there = self._base.master.commit_tables
+        odd = {*behind, *failures, *self._recounts.findings, *self._fetcher.transfers}
+        known = sorted(filter(None, map(there.get, odd)), key=lambda one: one.name.lower())
         states = Counter(dict.fromkeys((state.value for state in SiteState), 0))
         listed: list[CommitTableLine] = []
-        behind, failures = 0, self._placer.failures()
-        for table in self._all():
+        for table in there.values() if tables else known:
             state = self._state_of(table, failures)
-            states[state.value] += 1
-            behind += self._lag_of(table)
-            if tables or (state is not SiteState.IN_SYNC and len(listed) < _MOST_LISTED):
+            is_odd = state is not SiteState.IN_SYNC
+            states[state.value] += is_odd
+            if tables or (is_odd and len(listed) < _MOST_LISTED):
                 listed.append(self._line(table, state, failures))
-        return {"total": states.total(), "states": states, "behind": behind, "tables": listed}
-
-    def lines(self) -> list[CommitTableLine]:
-        """Return all tables, by name."""
-        return self.show(tables=True)["tables"]
+        total = len(there)
+        states[SiteState.IN_SYNC.value] = total - states.total()
+        return {"total": total, "states": states, "behind": sum(behind.values()), "tables": listed}
 
     async def listed(self) -> list[CommitTableLine]:
-        """Return the same, some tables at a time: there may be 10,000, and others wait."""
+        """Return all tables, by name, some at a time: there may be 10,000, and others wait."""
         found: list[CommitTableLine] = []
-        tables, failures = list(self._all()), self._placer.failures()
+        tables = list(self._base.master.commit_tables.values())
+        failures = self._placer.failures()
         async for some in in_slices(tables):
             found += (self._line(one, self._state_of(one, failures), failures) for one in some)
         return found
 
-    def _all(self) -> Iterator[CommitTable]:
-        return iter(self._base.master.commit_tables.values())
-
-    def _lag_of(self, table: CommitTable) -> int:
-        return max(0, table.version - self._placer.versions.get(table.uuid, -1))
-
     def _state_of(self, table: CommitTable, failures: dict[str, TxLogError]) -> SiteState:
         return table_state(
-            self._lag_of(table),
+            self._placer.lag_of(table),
             differs=table.uuid in self._recounts.findings,
             is_fetched=self._transfer_of(table.uuid) is not None,
             failed=table.uuid in failures,
@@ -136,7 +132,7 @@ class TableOverview:
             "uuid": uuid,
             "version": self._placer.versions.get(uuid),
             "ordered": table.version,
-            "lag": self._lag_of(table),
+            "lag": self._placer.lag_of(table),
             "state": state.value,
             "plan": plan,
             "peer": None if transfer is None else transfer.peer or None,

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,10 +32,12 @@ from sparktxlog.errors import (
     BusyError,
     NotFoundError,
     StorageError,
+    TxLogError,
 )
 from sparktxlog.files.pinned_chunks import Chunk, ChunkReader
 from sparktxlog.files.pins import Pinned, Pinning, Pins, place_of_pins
-from sparktxlog.files.stores.object_pins import ObjectPins
+from sparktxlog.files.stores.object_pins import ObjectPins, disk_of
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.copying import Lease, OfferedTable, ReplicaSize
 from sparktxlog.model.replicas import MAIN, holds, replica_id
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
@@ -72,6 +73,8 @@ class _Lent:
     lake: TablePlace
     tables: LakeTables
     pins: Pinning
+    #: As its worker named it; empty = it is the main one's.
+    named: str = ""
 
 
 class Donor:
@@ -79,6 +82,7 @@ class Donor:
 
     Args:
         lake: Where the row tables of the main replica are.
+        opened: Returns the store of another replica's lake in a bucket; no object is looked at.
 
     **After calling** the constructor: `start`, and `close` in the end.
     """
@@ -89,6 +93,7 @@ class Donor:
         replicas: Replicas,
         throttle: CopyThrottle,
         lake: TablePlace,
+        opened: Callable[[str], BucketStore] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,6 +103,7 @@ class Donor:
         self._replicas = replicas
         self._metrics = metrics
         self._throttle = throttle
+        self._opened = opened
         pins: Pinning = (
             Pins(config.lake_dir)
             if isinstance(lake, Path)
@@ -120,12 +126,18 @@ class Donor:
     async def start(self) -> None:
         """Remove the pins of leases that a former start of this node gave."""
         await self._remove_stale(self._lent[MAIN])
-        for name in self._replicas.lakes:  # aside: a mount may hang
-            self._looking.start(name, partial(self._look, name))
+        for name in self._replicas.lakes:
+            self.look(name)
+
+    def look(self, name: str) -> None:
+        """Make the lake of a replica ready for copies, aside: a mount may hang."""
+        self._looking.start(name, partial(self._look, name))
 
     async def _look(self, name: str) -> None:
-        with suppress(NotFoundError):
+        try:
             await self._lake_of(name)
+        except TxLogError as error:
+            _log.info("no lake to lend from", replica=name, reason=str(error))
 
     async def _remove_stale(self, lent: _Lent) -> None:
         stale = await self._run(lent.pins.release_others)
@@ -152,6 +164,7 @@ class Donor:
         named: bool = False,
         name: str = MAIN,
         only: tuple[str, ...] = (),
+        site: str = "",
         here: bool = False,
     ) -> Lease:
         """Pin a replica as its newest report says it is, and give a lease on it.
@@ -163,6 +176,7 @@ class Donor:
             named: An operator says that this replica is right, although another one differs.
             name: Of the replica at this site.
             only: Patterns of the tables that the target holds; empty = all.
+            site: Of the target; empty = this one.
             here: The target is another replica of this site.
 
         Raises:
@@ -180,7 +194,8 @@ class Donor:
             )
         self._lending += 1
         try:
-            lease, pinned = await self._pin(named, name, only, here)
+            target = site or self._config.node_id
+            lease, pinned = await self._pin(named, name, only, target, here=here)
         finally:
             self._lending -= 1
         self._leases.add(lease, pinned)
@@ -196,16 +211,18 @@ class Donor:
         return lease
 
     async def _pin(
-        self, named: bool, name: str, only: tuple[str, ...], here: bool
+        self, named: bool, name: str, only: tuple[str, ...], site: str, *, here: bool
     ) -> tuple[Lease, dict[str, tuple[Pinned, ...]]]:
         config, lent = self._config, await self._lake_of(name)
         report = await self._report(named, name)
-        if self._replicas.sets.lacks(report.only, only):
+        if self._replicas.sets.lacks(report.only, only, at=report.node_id, site=site):
+            its = f"{', '.join(report.only)} only" if report.only else "no rows of some groups"
             raise NotFoundError(
-                f"the replica {report.replica!r} holds {', '.join(report.only)} only",
+                f"the replica {report.replica!r} holds {its}",
                 hint="Copy from another replica.",
             )
-        lease_id, tables_of_it = secrets.token_hex(16), [t for t in report.tables if holds(only, t)]
+        lease_id, sets = secrets.token_hex(16), self._replicas.sets
+        tables_of_it = [t for t in report.tables if holds(only, t) and sets.may_have(site, t)]
         pinned: dict[str, tuple[Pinned, ...]] = await self._run(
             lent.pins.pin, lease_id, tables_of_it
         )
@@ -241,6 +258,7 @@ class Donor:
 
         Raises:
             NotFoundError: There is no such replica, or this node does not see its lake (definite).
+            ConfigError, MissingDependencyError: Nor its bucket, by its settings (definite).
         """
         given = self._replicas.lakes.get(name)
         if name == MAIN or given is None:
@@ -252,20 +270,28 @@ class Donor:
             return main
         async with self._opening.setdefault(name, asyncio.Lock()):
             known = self._lent.get(name)
-            if known is not None and str(known.lake) == given:
+            if known is not None and known.named == given:
                 return known
-            lake = Path(given)
-            if not lake.is_absolute() or not await self._run(lake.is_dir):
-                raise NotFoundError(
-                    f"node {self._config.node_id!r} lends no files of replica {name!r}: it sees no "
-                    f"directory {given[:200]}",
-                    hint="Copy from another replica.  Of replicas in buckets only the main one "
-                    "lends.",
-                )
-            lent = _Lent(lake, LakeTables(lake), Pins(lake))
+            lake, pins = await self._run(self._open, name, given)
+            lent = _Lent(lake, LakeTables(lake), pins, given)
             await self._remove_stale(lent)  # before anything is pinned there
             self._lent[name] = lent
             return lent
+
+    def _open(self, name: str, given: str) -> tuple[TablePlace, Pinning]:
+        """Return the lake of a named replica, and what pins its files."""
+        if self._opened is not None and bucket_url(given, "lake") is not None:
+            store = self._opened(given)
+            disk = disk_of(given, self._config.lake_dir, self._config.lake_url)
+            return store, ObjectPins(store, disk)
+        lake = Path(given)
+        if not lake.is_absolute() or not lake.is_dir():
+            raise NotFoundError(
+                f"node {self._config.node_id!r} lends no files of replica {name!r}: it sees no "
+                f"directory {given[:200]}",
+                hint="Copy from another replica.",
+            )
+        return lake, Pins(lake)
 
     async def _report(self, named: bool, name: str) -> WorkerReport:
         """Return the report of the present lake; NotFoundError if it must not be a donor."""

@@ -24,8 +24,9 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.config import NodeConfig
@@ -34,8 +35,10 @@ from sparktxlog.errors import (
     NotFoundError,
 )
 from sparktxlog.files.durability import free_name, move_durably, storage_error, sync_parents
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.runtime.commit_tables.site_places import owner_in_buckets, payloads_of, places_of
+from sparktxlog.runtime.leaving_fork.branch_hook import note_branches
 from sparktxlog.runtime.leaving_fork.fork_search import (
     ClientApi,
     Followed,
@@ -61,6 +64,8 @@ from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
 
 _GOES_ON = ("NORMAL", "SUSPECT", "WEDGED")
 _NEXT = "next"
+#: Most transactions that the note for `fork-hook` names; the quarantine table has all.
+_NOTED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +192,10 @@ class _Act:
         )
         quarantine_id = act_id(state, waiting)
         order = self._order(followed)
-        incomplete = 0 if dry else self._give_way(quarantine_id, runs, order)
         counts: Counter[str] = Counter()
         for run in runs:
             counts[run.why] += run.stored.entry.header.n
-        return GaveWay(
+        done = GaveWay(
             quarantine_id=quarantine_id,
             node_id=config.node_id,
             followed=followed.node_id,
@@ -203,12 +207,16 @@ class _Act:
             accepted=counts["accepted"],
             acquired=counts["acquired"],
             surviving=sum(run.stored.entry.header.n for run in runs if run.survives),
-            incomplete=incomplete,
+            incomplete=0,
             pruned=max(0, fork.floor - fork.common),
             table=config.data_dir / "log" / QUARANTINE_NAME,
             directory=self._attic.place(Kind.FORK, "", quarantine_id),
             has_place=config.node_id in followed.seats,
         )
+        if dry:
+            return done
+        note = self._branches(done, followed, runs) if config.fork_hook is not None else None
+        return replace(done, incomplete=self._give_way(quarantine_id, runs, order, note))
 
     # -- the followed node -------------------------------------------------------------------------
 
@@ -260,7 +268,56 @@ class _Act:
         incarnation = max(seat, self._state.incarnation) + 1
         return JoinOrder(log_id=followed.log_id, incarnation=incarnation, log=self._config.log_id)
 
-    def _give_way(self, quarantine_id: str, runs: Sequence[GivenUp], order: JoinOrder) -> int:
+    def _branches(
+        self, done: GaveWay, followed: Followed, runs: Sequence[GivenUp]
+    ) -> dict[str, Any]:
+        """Return what `fork-hook` gets of both branches (docs/sites.md)."""
+        config, view = self._config, self._view
+        shown = [
+            {
+                "id": transaction_id_to_text(run.stored.ids[at : at + 16]),
+                "position": run.stored.entry.position + at // 16 if run.why == "ordered" else None,
+                "why": run.why,
+                "survives": run.survives,
+            }
+            for run in runs
+            for at in range(0, len(run.stored.ids), 16)
+        ]
+        return {
+            "quarantine_id": done.quarantine_id,
+            "node": config.node_id,
+            "url": config.master_url,
+            "common": {"position": done.common, "exact": done.exact},
+            "left": {
+                "log_id": view.log_id,
+                "epoch": view.epoch,
+                "end": self._end,
+                "pruned": done.pruned,
+                "ordered": done.ordered,
+                "accepted": done.accepted,
+                "acquired": done.acquired,
+                "surviving": done.surviving,
+                "table": str(done.table),
+                "directory": str(done.directory),
+                "transactions": shown[:_NOTED],
+                "all_transactions": len(shown) <= _NOTED,
+            },
+            "kept": {
+                "node": followed.node_id,
+                "url": self._api.url,
+                "log_id": followed.log_id,
+                "epoch": followed.epoch,
+                "end": followed.end,
+            },
+        }
+
+    def _give_way(
+        self,
+        quarantine_id: str,
+        runs: Sequence[GivenUp],
+        order: JoinOrder,
+        note: dict[str, Any] | None,
+    ) -> int:
         """Keep the runs, and set journal and queue aside; return how many are incomplete."""
         export = Export(
             self._journal,
@@ -270,6 +327,8 @@ class _Act:
             self._tell,
         )
         incomplete = export.write(quarantine_id, runs).incomplete()
+        if note is not None:
+            note_branches(self._config.data_dir, quarantine_id, note)
         self._tell("setting the journal aside")
         self._set_aside(export.entry, order)
         return incomplete

@@ -34,6 +34,7 @@ from sparktxlog.storage.interfaces import (
     DropExpired,
     DropPlaced,
     ExpireLog,
+    MarkPublished,
     SegmentCut,
     ShrinkJournal,
     Write,
@@ -75,6 +76,9 @@ class LogOwner(Protocol):
 
     def write(self, writes: Sequence[Write]) -> None:
         """Make writes durable in the journal's writer thread and return when they are."""
+
+    def mark(self, marks: Sequence[MarkPublished]) -> None:
+        """Make durable that positions are published; as `write`."""
 
     def retention_view(self) -> RetentionView:
         """Return the inputs of `retention.decide`, read on the event loop."""

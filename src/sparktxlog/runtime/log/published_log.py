@@ -13,7 +13,6 @@ from sparktxlog.model.tables.table_versions import OrderedVersions
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
-from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.forgetting import forgettable
@@ -23,7 +22,7 @@ from sparktxlog.runtime.log.publisher import Publisher
 from sparktxlog.runtime.log.retention import Holders, Limits, RetentionView
 from sparktxlog.runtime.membership.membership import Membership
 from sparktxlog.runtime.replicas.transfers import Transfers
-from sparktxlog.storage.interfaces import ForgetPayloads, Segment, Write
+from sparktxlog.storage.interfaces import ForgetPayloads, MarkPublished, Segment, Write
 
 _HOUR_US = 3_600_000_000
 #: A copy that lasts longer does not hold the log back any more: its worker has gone.
@@ -134,6 +133,15 @@ class PublishedLog(LogOwner):
 
         asyncio.run_coroutine_threadsafe(write(), self._base.loop).result()
 
+    def mark(self, marks: Sequence[MarkPublished]) -> None:
+        """Make durable that positions are published, and forget payloads with the same sync."""
+
+        async def mark() -> None:
+            forgets = self._forget_payloads(marks[-1].position)
+            await self._core.executor.write([*marks, *forgets])
+
+        asyncio.run_coroutine_threadsafe(mark(), self._base.loop).result()
+
     def on_published(self, position: int, seconds: float) -> None:
         """Note that the queue is published up to a position, and how many seconds that took."""
         self._on_loop(self._note_published, position, seconds)
@@ -182,12 +190,11 @@ class PublishedLog(LogOwner):
         self.lag.published(position)
         if self._base.traces is not None:
             self._base.traces.published(position)
-        self._forget_payloads()
         if self._follower is not None:
             self._follower.judge_again()
 
-    def _forget_payloads(self) -> None:
-        """Have the journal forget the payloads that nobody needs any more."""
+    def _forget_payloads(self, published: int) -> list[ForgetPayloads]:
+        """Return what makes the journal forget the payloads that nobody needs any more."""
         base, shown = self._base, self._membership.positions
         posted = {str(peer.peer): peer.position for peer in base.master.status().peers}
         for node_id, position in posted.items():
@@ -199,14 +206,15 @@ class PublishedLog(LogOwner):
             base.master.incarnation,
             posted=posted,
             shown=shown,
-            published=base.published.value,
+            published=published,
             kept_after=base.kept_after.value,
             keep_bytes=base.config.rejoin_keep_bytes,
         )
-        if write.position and write != self._forgotten:
-            self._forgotten = write
-            self._core.holdings.release(write.position)
-            self._core.executor.put([AsideWrite(writes=[write])])
+        if not write.position or write == self._forgotten:
+            return []
+        self._forgotten = write
+        self._core.holdings.release(write.position)
+        return [write]
 
     # -- questions ---------------------------------------------------------------------------------
 

@@ -316,7 +316,7 @@ class Publisher:
                 older=self._journal.read_definition,
                 prepared=self._journal.read_prepared,
             )
-            self._log.write(marks)
+            self._log.mark(marks)
             self._published, self._version = marks[-1].position, marks[-1].version
             self._log.on_published(self._published, monotonic() - began)
         if not self._is_behind():

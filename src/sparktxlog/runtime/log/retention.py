@@ -220,10 +220,15 @@ class Holders:
                 self._held[found.replica] = found
         self.set_members(members)
 
-    def note(self, report: WorkerReport, verdict: ReplicaVerdict) -> list[Write]:
+    def note(
+        self, report: WorkerReport, verdict: ReplicaVerdict, *, whole: bool = True
+    ) -> list[Write]:
         """Take in a report; return the writes that keep it.
 
         A report of a replica of another log is ignored.
+
+        Args:
+            whole: Whether its site holds the tables of all groups (P41).
         """
         if report.node_id not in self._members or verdict is ReplicaVerdict.FOREIGN:
             return []
@@ -234,7 +239,7 @@ class Holders:
             known=verdict is ReplicaVerdict.IN_SYNC,
             incarnation=self._members[report.node_id],
             name=report.name,
-            whole=not report.only,
+            whole=whole and not report.only,
         )
         if holder == self._held.get(holder.replica):
             return []

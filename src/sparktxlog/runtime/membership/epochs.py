@@ -33,6 +33,7 @@ from sparktxlog.model.epoch import FollowedNode
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.transactions.synchro_holders import DEFAULT_EXPRESSION
 from sparktxlog.model.values import split_urls
+from sparktxlog.protocol.epoch.pulling import circle_of
 from sparktxlog.protocol.messages.actions import TellChange, TellPhase
 from sparktxlog.protocol.messages.events import ChangeRequested, Event, ForceRequested
 from sparktxlog.protocol.messages.posts import Post
@@ -90,6 +91,8 @@ class Epochs:
         self._addresses = AddressReports()
         #: Returns why this node does not know the log yet, empty = it knows it.
         self.ignorance: Callable[[], str] = lambda: ""
+        #: Whether all members were greeted since the start, or did not answer.
+        self._has_asked = False
         #: The reason of the phase.
         self.reason = first_reason(self._master.phase, self._master.view, self._node_id)
         self.restriction = Restriction(self._master, self._node_id, self._voices, self._now)
@@ -356,12 +359,33 @@ class Epochs:
             "heard_s": None if upstream.heard_us is None else round(upstream.heard_us / 1e6, 3),
             "lacks": upstream.lacks,
             "lags_s": round(upstream.lags_us / 1e6, 3),
+            "circle": [
+                *map(str, circle_of(self._node_id, self._master.view, self._greeter.follow_of))
+            ],
         }
 
     @property
     def takes_part(self) -> bool:
         """Whether this node takes part in its epoch: it orders or follows, or its vote counts."""
-        return self._master.phase in _TAKING_PART and self._admitted and not self.ignorance()
+        doubt = self.ignorance() or self.doubt()
+        return self._master.phase in _TAKING_PART and self._admitted and not doubt
+
+    def doubt(self) -> str:
+        """Return why the others may have gone on to a later epoch; empty = they have not.
+
+        A node that was down for longer than `suspect-timeout` begins as the member that it was.  A
+        member that does not answer leaves no doubt: its first greeting has failed.
+        """
+        if self._master.phase not in _TAKING_PART:
+            return ""
+        if not self._has_asked:
+            links = [self._links[node] for node in self._master.view.members if node in self._links]
+            if unheard := [link.node_id for link in links if not link.tried.is_set()]:
+                return f"asks {', '.join(unheard)} for the present epoch"
+            self._has_asked = True
+        if (ahead := self._greeter.ahead()) is None:
+            return ""
+        return f"{ahead[0]} is in epoch {ahead[1]}, of which this node learns now"
 
     @property
     def phase(self) -> Phase:
@@ -387,7 +411,7 @@ class Epochs:
             reason = f"votes after the members admitted it under {self._master.incarnation}"
         return {
             "phase": self.phase.value,
-            "phase_reason": self.ignorance() or reason,
+            "phase_reason": self.ignorance() or self.doubt() or reason,
             "log_id": view.log_id,
             "ancestors": [{"log_id": name, "epoch": epoch} for name, epoch in view.ancestors],
             "epoch": view.epoch,
@@ -400,6 +424,7 @@ class Epochs:
             "restricted": self.restriction.shown(),
             "duty": duty_master(view, status.suspects),
             "eviction": self._config.eviction,
+            "eviction_guard": [list(one) for one in self._config.eviction_guard],
             "suspect_timeout": self._config.suspect_timeout,
             "roster": [
                 {

@@ -148,6 +148,7 @@ class Membership(GreetingNode):
             incarnation=base.core.incarnation,
             oldest=view.version,
             newest=base.core.newest,
+            follow=tuple(map(str, config.follow)),
         )
         known = {
             name.removeprefix(PEER_INSTANCE): value.decode()

@@ -14,7 +14,9 @@ from sparktxlog.errors import NotFoundError
 from sparktxlog.health import survival
 from sparktxlog.health.survival import KnownSites, Site
 from sparktxlog.model.answers import OperatorWarning, Survival
+from sparktxlog.model.ids import NodeId
 from sparktxlog.model.site_data import SiteData
+from sparktxlog.model.tables.groups import sites_of
 from sparktxlog.runtime.commit_tables.table_overview import TableOverview
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.membership.membership import Membership
@@ -91,6 +93,17 @@ class SitesData:
         )
         return [{"code": "site-not-whole", "text": text}]
 
+    def has_commit_table(self, uuid: str) -> dict[str, bool | None]:
+        """Return other site → whether it has all of a commit table; None = it does not answer."""
+        found = dict[str, bool | None]()
+        for name, link in sorted(self._base.links.items()):
+            seat = self._base.master.view.seat(NodeId(name))
+            if seat is None or seat.witness:
+                continue
+            data = self._membership.data_of.get(name) if link.up else None
+            found[name] = None if data is None else data.has_table(uuid)
+        return found
+
     def survivals(self) -> list[Survival]:
         """Return what the loss of each node with a place would mean.
 
@@ -114,6 +127,7 @@ class SitesData:
             voters=voters_without(base),
             any_rows=self._any_rows(),
             commit_tables={uuid: one.name for uuid, one in master.commit_tables.items()},
+            grouped={t.name: at for t in master.tables.values() if (at := sites_of(t))},
         )
         return survival.survivals(cluster)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NotAppliedError,
     NotFoundError,
-    RemoteProtocolError,
 )
 from sparktxlog.model.answers import ReportAnswer, SiteSignatures, SnapshotAnswer
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
-from sparktxlog.model.replicas import MAIN, MOST_REPLICAS
+from sparktxlog.model.replicas import MAIN, replica_id
 from sparktxlog.model.report import OwnReport, Recount, WorkerReport
 from sparktxlog.runtime.commit.cycle import CoreLoop
 from sparktxlog.runtime.commit.executor import AsideWrite
@@ -64,6 +64,7 @@ class AllReplicas:
         self._log = log
         self.replicas = replicas
         self._transfers = transfers
+        self._donor = donor
         self._registration = Registration(base, replicas)
         #: Set for a moment when a replica moved.
         self._moved = asyncio.Event()
@@ -99,8 +100,15 @@ class AllReplicas:
             InvalidRequestError: As `Registration.take` (definite).
         """
         if report.node_id == self._node_id and (writes := self._registration.take(report)):
-            self._core.executor.put([AsideWrite(writes=writes)])
+            self._core.executor.write_then(writes, partial(self._registered, report.name))
         return self.accept_report(report.for_peers())
+
+    def _registered(self, name: str) -> None:
+        """Name a new replica to the peers: it is kept durably."""
+        self.replicas.registered(name)
+        self._donor.look(name)
+        if self.replicas.named(name) is not None:
+            self._pass_on(replica_id(self._node_id, name))
 
     def accept_report(self, report: WorkerReport) -> ReportAnswer:
         """Judge the report of a worker of this site: verdict, plan and reason; pass it on."""
@@ -121,15 +129,15 @@ class AllReplicas:
         return {**answer, "kept": report.label} if report.label else answer
 
     def accept_foreign_report(self, report: WorkerReport) -> bool:
-        """Take a report of a peer's worker; False: its base is not kept here, send it whole."""
-        if not self.replicas.has_room(report):
-            raise RemoteProtocolError(
-                f"site {report.node_id!r} has more than {MOST_REPLICAS} replicas",
-                site=report.node_id,
-            )
+        """Take a report of a peer's worker; False: its base is not kept here, send it whole.
+
+        One of a replica for which there is no place is left out.
+        """
         whole = self.reports.complete(report)
         if whole is None:
             return False
+        if not self.replicas.has_room(whole):
+            return True
         heard_at = 0 if whole.age_us < 0 else self._base.clock.now() - whole.age_us
         self._judge(replace(whole, age_us=0), heard_at)
         return True
@@ -149,10 +157,11 @@ class AllReplicas:
         """
         self._registration.check_forgettable(name)
         writes = self.replicas.unregister(name)
-        writes += self._log.holders.keep_only(self._node_id, self.replicas.names())
+        writes += self._log.holders.keep_only(self._node_id, {MAIN, *self.replicas.lakes} - {name})
+        await self._core.executor.write(writes)
+        self.replicas.unregistered(name)
         for link in self._base.links.values():
             link.posts.tell()
-        await self._core.executor.write(writes)
 
     def judge_again(self) -> None:
         """Judge again the reports whose positions this node's queue has reached."""
@@ -191,6 +200,8 @@ class AllReplicas:
     def _pass_on(self, replica: str) -> None:
         """Send the report of a worker of this site to the peers, with the results of recounts."""
         report = self.replicas.state(replica).report
+        if report.name not in self.replicas.names():
+            return  # it is not registered durably yet
         for link in self._base.links.values():
             link.posts.report([report])
 
@@ -198,12 +209,18 @@ class AllReplicas:
         holders = self._log.holders
         comparison, changed, writes = self.replicas.accept(report, heard_at)
         report = self.replicas.state(report.replica).report
-        writes = [*writes, *holders.note(report, comparison.verdict)]
+        whole = self.replicas.sets.holds_all
+        writes = [
+            *writes,
+            *holders.note(report, comparison.verdict, whole=whole(report.node_id)),
+        ]
         answer = self._answer(report, comparison)
         turned = self.replicas.turned()
         writes += turned.writes
         for state in turned.states:
-            writes += holders.note(state.report, state.comparison.verdict)
+            writes += holders.note(
+                state.report, state.comparison.verdict, whole=whole(state.report.node_id)
+            )
             # So that its worker's next report finds a plan.
             self._answer(state.report, state.comparison)
         if writes:
@@ -229,8 +246,13 @@ class AllReplicas:
             answer["of_tables"] = True
         if comparison.contest is not None:
             answer["contested"] = True
-            answer["recount"] = self.replicas.recount_due(report.name)
+        if due := self.replicas.recount_due(report.name):
+            answer["recount"] = due
         return answer
+
+    def ask_recount(self, name: str, tables: Sequence[str]) -> tuple[str, list[str]]:
+        """Have a worker of this site recount tables, as `Replicas.ask_recount`."""
+        return self.replicas.ask_recount(name, tables, self._base.clock.now())
 
     # -- catch-ups ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ What is kept of the own ones over a restart is in `own_replica`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from sparktxlog.catchup.comparison import (
     recordable,
 )
 from sparktxlog.catchup.opinions import Dissent, Opinion, Opinions
-from sparktxlog.errors import DivergedError, ExpiredError
+from sparktxlog.errors import DivergedError, ExpiredError, NotFoundError
 from sparktxlog.model.answers import Difference
 from sparktxlog.model.replicas import (
     MAIN,
@@ -39,6 +39,7 @@ from sparktxlog.model.replicas import (
 from sparktxlog.model.report import Recount, ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
 from sparktxlog.model.status_words import difference_text
+from sparktxlog.model.tables.groups import not_held
 from sparktxlog.model.tables.table import Tables
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.own_replica import (
@@ -115,12 +116,16 @@ class Replicas:
         self._watched_since = 0
         #: Own replicas whose workers were reported as silent.
         self._silent: set[str] = set()
-        self._opinions = Opinions(HISTORY, self._pinned)
+        self._opinions = Opinions(HISTORY, self._pinned, self._may_have)
         #: Name → what is kept of that replica of this site.
         self._own: dict[str, OwnReplica] = {}
         #: Name → lake of each registered replica of this site, as its worker named it; the main
         #: one's is the node's own.
         self.lakes: dict[str, str] = {}
+        #: Those of them that peers hear of: they are kept durably, or were until now.
+        self._said = set(registered(base.state.values))
+        #: Site → names of its replicas for which there is no place here.
+        self._left_out: dict[str, set[str]] = {}
         self.sets = TableSets(lambda: Tables.of(base.master.tables))
         self._turned = Turned()
         #: Newest known log time, microseconds.
@@ -221,13 +226,52 @@ class Replicas:
         return self._own_replica(name).recounts.take(recount)
 
     def recount_due(self, name: str = MAIN) -> list[str]:
-        """Return tables that an own worker must recount because other replicas differ (S3)."""
+        """Return tables that an own worker must recount: replicas differ (S3), or it was asked."""
         state = self.named(name)
-        contest = None if state is None else state.comparison.contest
-        if state is None or contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
+        if state is None:
             return []
-        recounts = self._own_replica(name).recounts
-        return recounts.uncounted(state.report, contest.tables, contest.position)
+        recounts, contest = self._own_replica(name).recounts, state.comparison.contest
+        due = sorted(recounts.asked & state.report.tables.keys())
+        if contest is None or self._now - state.contested_at < RECOUNT_AFTER_US:
+            return due
+        found = recounts.uncounted(state.report, contest.tables, contest.position)
+        return [*found, *(one for one in due if one not in found)]
+
+    def ask_recount(self, name: str, tables: Sequence[str], now: int) -> tuple[str, list[str]]:
+        """Have a worker of this site recount tables once its next report comes.
+
+        Args:
+            name: Of the replica.
+            tables: Names of the log.
+
+        Returns:
+            The worker, and all tables that it is asked for.
+
+        Raises:
+            NotFoundError: No worker follows for the replica, or it has not such a table (definite).
+        """
+        state = self.named(name)
+        if state is None or not state.report.follows or self._is_silent(state, now):
+            raise NotFoundError(
+                f"no worker follows the log for replica {name[:80]!r} of this site",
+                hint="`sparktxlog apply --follow` starts one; `sparktxlog verify` counts without.",
+                replica=name[:80],
+            )
+        missing = [table for table in tables if table not in state.report.tables]
+        if missing:
+            raise NotFoundError(
+                f"replica {name!r} of this site has no table {missing[0][:140]!r}",
+                hint="It may not be applied here yet: `sparktxlog status` says how far it is.",
+                table=missing[0][:140],
+            )
+        asked = self._own_replica(name).recounts.asked
+        asked.update(tables)
+        return state.report.worker_id, sorted(asked)
+
+    def counted_at(self, replica: str, table: str) -> int | None:
+        """Return where an own replica's table was recounted last; None = not since the start."""
+        own = self._own.get(name_of(replica)) if site_of(replica) == self._node_id else None
+        return None if own is None else own.recounts.counted_at(table)
 
     def _judge_all(self, accepted: str = "") -> None:
         """Judge all replicas again by the opinions of all sites; note changed verdicts."""
@@ -260,6 +304,10 @@ class Replicas:
             return
         if state.comparison.verdict is ReplicaVerdict.IN_SYNC:
             self._turned.writes += self._keep_batch(state.report)
+
+    def _may_have(self, replica: str, table: str) -> bool:
+        """Return whether a replica's site holds the rows of a table (P41)."""
+        return self.sets.may_have(site_of(replica), table)
 
     def _belongs(self, site: str) -> bool:
         """Whether a site still belongs to the cluster."""
@@ -427,7 +475,7 @@ class Replicas:
             if least <= (whole[site].position if site in whole else -1):
                 continue
             states = tuple(state for one in of_parts for state in one.states)
-            if not self.sets.leave_out(state.report.only for state in states):
+            if not self.sets.leave_out((state.report.only for state in states), site):
                 whole[site] = _Passed(least, states)
         return whole
 
@@ -439,33 +487,59 @@ class Replicas:
 
     def keep_only(self, site: str, names: Iterable[str]) -> bool:
         """Forget the replicas of a site but these; return whether there were others."""
+        self._left_out[site] = self._left_out.get(site, set()).intersection(names)
         gone = [one for one in self._states if site_of(one) == site and name_of(one) not in names]
         for one in gone:
             del self._states[one]
         return bool(gone)
 
     def has_room(self, report: WorkerReport) -> bool:
-        """Return whether a site may have a replica more, if this report is of a new one."""
+        """Return whether a report is of a known replica, or its site may have one more.
+
+        One without a place is not known here, which a warning says.
+        """
         known = [one for one in self._states if site_of(one) == report.node_id]
-        return report.replica in self._states or len(known) < MOST_REPLICAS
+        has_room = report.replica in self._states or len(known) < MOST_REPLICAS
+        left_out = self._left_out.setdefault(report.node_id, set())
+        if has_room:
+            left_out.discard(report.name)
+        elif len(left_out) < MOST_REPLICAS:
+            left_out.add(report.name)
+        return has_room
 
     def register(self, name: str, lake: str) -> list[Write]:
-        """Note the lake of a replica of this site; return the writes that keep it."""
+        """Note the lake of a replica of this site; return the writes that keep it.
+
+        **After calling**: `registered`, once they are durable.
+        """
         if self.lakes.get(name) == lake:
             return []
         self.lakes[name] = lake
         return self._own_replica(name).keep_lake(lake)
 
     def unregister(self, name: str) -> list[Write]:
-        """Forget a replica of this site; return the writes that remove what is kept of it."""
+        """Forget a replica of this site; return the writes that remove what is kept of it.
+
+        **After calling**: `unregistered`, once they are durable.
+        """
+        self._said.update({name}.intersection(self.names()))
         self.lakes.pop(name, None)
         self._states.pop(replica_id(self._node_id, name), None)
         own = self._own.pop(name, None)
         return [] if own is None else own.forget()
 
+    def registered(self, name: str) -> None:
+        """Let peers hear of a replica of this site that is registered durably."""
+        if name in self.lakes:
+            self._said.add(name)
+
+    def unregistered(self, name: str) -> None:
+        """Let peers hear no more of a replica of this site, unless it is registered again."""
+        self._said.discard(name)
+
     def names(self) -> tuple[str, ...]:
-        """Return the names of this site's replicas, for the peers."""
-        return tuple(sorted(self._own))
+        """Return the names of this site's replicas that peers may hear of, ascending."""
+        return tuple(sorted(self._said | {MAIN}.intersection(self._own)))
 
     def states(self) -> list[JudgedReplica]:
         """Return the newest state of each replica, by site and name."""
@@ -497,6 +571,7 @@ class Replicas:
         return [
             replace(own.report, age_us=now - own.heard_at if own.heard_at else -1)
             for own in self.of_own_site()
+            if own.report.name in self.names()
         ]
 
     def history(self, after: int, limit: int, name: str = MAIN) -> list[WorkerReport]:
@@ -526,7 +601,12 @@ class Replicas:
 
         Args:
             table: Empty = all tables: replicas with a set only where no other one has applied any.
+
+        Raises:
+            NotHeldHereError: Other sites hold the rows of the table (definite).
         """
+        if table and not self._base.holds(table):
+            raise not_held(table, self.sets.sites(table))
         found = [s for s in self.of_own_site() if not table or holds(s.report.only, table)]
         whole = [s for s in found if not s.report.only and s.report.position > 0]
         found = found if table or not whole else whole
@@ -596,7 +676,7 @@ class Replicas:
                 worker=state.report.worker_id,
                 site=state.report.replica,
                 position=state.report.position,
-                silent_for_s=self._silence_us(state, now) / 1e6,
+                silent_for_s=self.silence_us(state, now) / 1e6,
                 last_error=state.report.error,
             )
         return [state.report for state in new]
@@ -608,13 +688,20 @@ class Replicas:
             report = state.report
             name = f"worker {_worker(report)} of site {report.node_id}"
             if self._is_silent(state, now):
-                silence_s = self._silence_us(state, now) / 1e6
+                silence_s = self.silence_us(state, now) / 1e6
                 said = f"{name} has been silent for {silence_s:,.1f} s and did not end"
                 if report.error:
                     said += f"; its last error: {report.error}"
                 found.append({"code": "worker-silent", "text": said})
             elif report.error:
                 found.append({"code": "worker-error", "text": f"{name}: {report.error}"})
+        for site, names in sorted(self._left_out.items()):
+            if names and self._belongs(site):
+                text = (
+                    f"site {site} has more than {MOST_REPLICAS} replicas: "
+                    f"{', '.join(sorted(names))} are not known here, and hold no log here"
+                )
+                found.append({"code": "replicas-not-known", "text": text})
         return [*found, *self._warnings_of_sets()]
 
     def _warnings_of_sets(self) -> list[dict[str, str]]:
@@ -625,7 +712,8 @@ class Replicas:
             if idle:
                 text = f"replica {state.report.replica} holds {', '.join(idle)}: no such table"
                 found.append({"code": "pattern-matches-nothing", "text": text})
-        left_out = self.sets.left_out(state.report.only for state in own) if own else []
+        sets = (state.report.only for state in own)
+        left_out = self.sets.left_out(sets, self._node_id) if own else []
         if left_out:
             more = f" and {len(left_out) - _NAMED:,} more" if len(left_out) > _NAMED else ""
             text = (
@@ -644,9 +732,9 @@ class Replicas:
         heard = site == self._node_id or (self._belongs(site) and self._base.links[site].up)
         if not state.report.follows or not heard:
             return False
-        return self._silence_us(state, now) > self._dead_after_us
+        return self.silence_us(state, now) > self._dead_after_us
 
-    def _silence_us(self, state: JudgedReplica, now: int) -> int:
+    def silence_us(self, state: JudgedReplica, now: int) -> int:
         """Return how long a worker has not reported, at most since this node watches it."""
         return now - (state.heard_at or self._watched_since or now)
 

@@ -7,7 +7,7 @@ writes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -49,12 +49,12 @@ class LagHistory:
         #: one with all tables if there is; without sites that are too far behind to say.
         self.seconds: dict[str, float] = {}
 
-    async def watch(self, commit_tables: Callable[[], list[CommitTableLine]]) -> None:
+    async def watch(self, commit_tables: Callable[[], Awaitable[list[CommitTableLine]]]) -> None:
         """Measure every `lag-interval` seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._base.config.lag_interval)
             try:
-                await self.sample(commit_tables())
+                await self.sample(await commit_tables())
             except TxLogError as error:
                 _log.warning("the lag is not measured", reason=str(error))
 

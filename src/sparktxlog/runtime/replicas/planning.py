@@ -268,7 +268,8 @@ class Planning:
             own = state.report.node_id == self._node_id
             if state.report.replica == report.replica or (link is None and not own):
                 continue
-            if self._replicas.sets.lacks(state.report.only, report.only):
+            theirs, sites = state.report.only, (state.report.node_id, report.node_id)
+            if self._replicas.sets.lacks(theirs, report.only, at=sites[0], site=sites[1]):
                 continue
             heard = (
                 state.heard_at and self._base.clock.now() - state.heard_at <= self._dead_after_us

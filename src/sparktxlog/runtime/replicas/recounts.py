@@ -33,6 +33,8 @@ class Recounts:
         self._held: Recount | None = None
         #: Table → position of its newest recount; lost at a restart.
         self._counted_at: dict[str, int] = {}
+        #: Tables that an operator wants counted; lost at a restart.
+        self.asked: set[str] = set()
         if value := saved.get(name):
             self._held = msgspec.msgpack.decode(value, type=Recount)
 
@@ -47,10 +49,16 @@ class Recounts:
             for name, table in recount.tables.items()
         }
         self._counted_at |= dict.fromkeys(short, recount.position)
+        # One without tables is that of scans that failed: they are not repeated endlessly.
+        self.asked -= short.keys() if short else self.asked.copy()
         self._held = replace(
             held, position=recount.position, tables=dict(sorted({**held.tables, **short}.items()))
         )
         return [PutValue(name=self._name, value=msgspec.msgpack.encode(self._held))]
+
+    def counted_at(self, table: str) -> int | None:
+        """Return the position of a table's newest recount, None = there was none since a start."""
+        return self._counted_at.get(table)
 
     def wrong(self, report: WorkerReport) -> dict[str, str]:
         """Return the tables of a report that a recount found wrong → its finding."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.errors import ConfigError, InvalidRequestError, NotFoundError
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.replicas import (
     MAIN,
@@ -25,6 +25,8 @@ from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.interfaces import Write
 
 _SHOWN = 200
+#: Most characters of a lake: that of a path.
+_LONGEST_LAKE = 4_096
 
 
 class Registration:
@@ -78,11 +80,15 @@ class Registration:
                 hint=f"It has {', '.join(known)}." if known else "It has none.",
                 name=name,
             )
-        if self._runs(name):
+        if state is not None and self._runs(name):
+            heard = bool(state.heard_at)
+            unheard = "may run, as this node has just started"
             raise InvalidRequestError(
-                f"the worker of replica {name!r} runs{self._where(name)}: it would come back with "
-                "its next report",
-                hint="End it first.",
+                f"the worker of replica {name!r} {'runs' if heard else unheard}"
+                f"{self._where(name)}: it would come back with its next report",
+                hint="End it first."
+                if heard
+                else f"If it has ended, ask again after {self._base.config.worker_dead_after:g} s.",
                 field="name",
                 value=name,
             )
@@ -126,13 +132,15 @@ class Registration:
         name, lake, lakes = report.name, report.lake[:_SHOWN], self._replicas.lakes
         if not lake:
             raise _refused(report, "it says no lake", "Give it one of its own: --lake.")
+        self._check_place(report)
         if (there := self._lake_of_another(report)) is not None:
             other, where = there
             raise _refused(
                 report,
                 f"its lake {lake} is that of replica {other!r}, or in or around it: "
                 f"{where}{self._where(other)}",
-                "Give it a lake of its own: --lake.",
+                "Give it a lake of its own: --lake."
+                + (f"  If it was renamed: sparktxlog workers forget {other}" * (other != MAIN)),
             )
         known = lakes.get(name)
         if known is not None and _place(known) != _place(report.lake):
@@ -158,6 +166,23 @@ class Registration:
                 "Choose another --name and --lake, or end that one.",
             )
 
+    @staticmethod
+    def _check_place(report: OwnReport) -> None:
+        """Refuse a lake that is no place: it is kept, shown, and compared with others."""
+        try:
+            is_place = (
+                bucket_url(report.lake, "lake") is not None or Path(report.lake).is_absolute()
+            )
+        except ConfigError as error:
+            raise _refused(report, error.message, error.hint) from error
+        if not is_place or len(report.lake) > _LONGEST_LAKE or "\0" in report.lake:
+            raise _refused(
+                report,
+                f"its lake {report.lake[:_SHOWN]!r} is no absolute path of at most "
+                f"{_LONGEST_LAKE:,} characters",
+                "Workers say an absolute path, or a URL.",
+            )
+
     def _lake_of_another(self, report: OwnReport) -> tuple[str, str] | None:
         """Return name and lake of the replica that has a lake, or one in or around it."""
         config = self._base.config
@@ -168,11 +193,14 @@ class Registration:
         return None
 
     def _runs(self, name: str) -> bool:
-        """Return whether a worker reported lately that it follows the log."""
+        """Return whether a worker reported lately that it follows the log.
+
+        One that did so before this node started may run until it has been silent for as long.
+        """
         state = self._replicas.named(name)
-        if state is None or not state.report.follows or not state.heard_at:
+        if state is None or not state.report.follows:
             return False
-        return self._base.clock.now() - state.heard_at <= self._dead_after_us
+        return self._replicas.silence_us(state, self._base.clock.now()) <= self._dead_after_us
 
     def _where(self, name: str) -> str:
         """Return where a worker runs, as the end of a sentence."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from sparktxlog.model.replicas import holds
 from sparktxlog.model.restore_point import RESTORE_POINTS
+from sparktxlog.model.tables.groups import GROUPS, sites_of
 from sparktxlog.model.tables.table import Tables
 
 #: Sets of one replica, or of all replicas of a site.
@@ -36,14 +37,20 @@ class TableSets:
         self._names: list[str] = []
         self._left_out: dict[Sets, list[str]] = {}
         self._idle: dict[tuple[str, ...], list[str]] = {}
+        #: Name → sites, of tables of groups: a name keeps them for ever (P41).
+        self._grouped: dict[str, tuple[str, ...]] = {}
 
-    def left_out(self, sets: Iterable[tuple[str, ...]]) -> list[str]:
-        """Return the tables that none of the sets of a site's replicas has, in lower case."""
-        return list(self._existing(sets))
+    def left_out(self, sets: Iterable[tuple[str, ...]], site: str = "") -> list[str]:
+        """Return the tables that none of the sets of a site's replicas has, in lower case.
 
-    def leave_out(self, sets: Iterable[tuple[str, ...]]) -> bool:
+        Those count whose rows the site holds; of no site, all.
+        """
+        return [name for name in self._existing(sets) if self._is_at(site, name)]
+
+    def leave_out(self, sets: Iterable[tuple[str, ...]], site: str = "") -> bool:
         """Return whether there is such a table, which is asked at each step of a replica."""
-        return next(self._existing(sets), None) is not None
+        names = self._existing(sets)
+        return any(self._is_at(site, name) for name in names)
 
     def idle_patterns(self, only: tuple[str, ...]) -> list[str]:
         """Return the patterns that match no name that a table has, or had."""
@@ -52,11 +59,50 @@ class TableSets:
             self._idle[only] = _idle(only, self._names)
         return self._idle[only]
 
-    def lacks(self, donor: tuple[str, ...], target: tuple[str, ...]) -> bool:
-        """Return whether a replica with one set lacks a table that another one holds."""
-        if not donor or donor == target:
-            return False
-        return any(holds(target, name) for name in self._existing([donor]))
+    def lacks(
+        self,
+        donor: tuple[str, ...],
+        target: tuple[str, ...],
+        *,
+        at: str = "",
+        site: str = "",
+    ) -> bool:
+        """Return whether a replica with one set lacks a table that another one holds.
+
+        Args:
+            at: Site of the donor; empty = one that holds no table of a group.
+            site: That of the target; empty = one that holds the tables of all groups.
+        """
+        if donor and donor != target:
+            names = self._existing([donor])
+            if any(holds(target, name) and self._is_at(site, name) for name in names):
+                return True
+        tables = self._look()
+        return any(
+            holds(target, name) and at not in sites and self._is_at(site, name)
+            for name, sites in self._grouped.items()
+            if tables.alike(name) is not None
+        )
+
+    def _is_at(self, site: str, table: str) -> bool:
+        return not site or self.may_have(site, table)
+
+    # -- sites of groups ---------------------------------------------------------------------------
+
+    def sites(self, table: str) -> tuple[str, ...]:
+        """Return the sites that hold the rows of a table, empty = all do, or it is not known."""
+        self._look()
+        return self._grouped.get(table.lower(), ())
+
+    def holds_all(self, site: str) -> bool:
+        """Return whether a site holds the rows of all tables of groups."""
+        self._look()
+        return all(site in sites for sites in self._grouped.values())
+
+    def may_have(self, site: str, table: str) -> bool:
+        """Return whether a site holds the rows of a table; of one that is not known it does."""
+        sites = self.sites(table)
+        return not sites or site in sites
 
     def _existing(self, sets: Iterable[tuple[str, ...]]) -> Iterator[str]:
         wanted = frozenset(sets)
@@ -77,8 +123,13 @@ class TableSets:
             self._idle.clear()
         if is_other:
             self._known, self._names = tables, []
+            self._grouped.clear()
         if new := tables.names_since(len(self._names), _PAGE):
             self._names += new
+            for name in new:
+                table = tables.known(name)
+                if table is not None and (sites := sites_of(table)):
+                    self._grouped[name] = sites
             for wanted, names in self._left_out.items():
                 names += _not_held(wanted, new)
             self._idle = {only: _idle(idle, new) for only, idle in self._idle.items()}
@@ -89,7 +140,7 @@ def _not_held(sets: Sets, names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if name != RESTORE_POINTS and not any(holds(one, name) for one in sets)
+        if name not in (RESTORE_POINTS, GROUPS) and not any(holds(one, name) for one in sets)
     ]
 
 

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from importlib import resources
 from time import monotonic
 from typing import Any
@@ -29,7 +30,7 @@ from sparktxlog.runtime.node import Node
 from sparktxlog.service.auth import take_password
 from sparktxlog.service.connections.bodies import Bodies
 from sparktxlog.service.dashboard.dashboard_views import CELLS, DRAWN, DashboardViews, View
-from sparktxlog.service.dashboard.plots import FIELD
+from sparktxlog.service.dashboard.plots import FIELD, shown
 from sparktxlog.service.routing.declared_route import HTML, Route
 from sparktxlog.service.routing.endpoints import (
     Door,
@@ -111,6 +112,7 @@ class Pages:
             lstrip_blocks=True,
         )
         environment.filters |= {"number": _number, "time": _time, "seconds": _seconds}
+        environment.filters["bytes"] = partial(shown, unit="B")
         environment.filters["commands"] = _commands
         environment.globals |= {"static": self._static, "root": DASHBOARD, "cells": CELLS}
         environment.globals["field"] = FIELD
@@ -152,17 +154,19 @@ class DashboardRoutes(RouteHandlers):
         return await self.dashboard_page(request, "overview")
 
     async def dashboard_page(self, request: Request, page: str) -> Response:
-        after = request.query_params.get("after", "")
-        span = request.query_params.get("span", "hour")
+        after, find, table, span = (
+            request.query_params.get(name, default)
+            for name, default in (("after", ""), ("find", ""), ("table", ""), ("span", "hour"))
+        )
         views: dict[str, Callable[[StatusAnswer], View | Awaitable[View]]] = {
             "overview": self._views.overview,
             "history": lambda _: self._views.history(span),
             "queue": lambda status: self._views.queue(status, _position(after)),
-            "tables": lambda status: self._views.tables(status, after),
+            "tables": lambda status: self._views.tables(status, after, find),
             "rounds": self._views.rounds,
             "transfers": self._views.transfers,
             "epochs": lambda _: self._views.epochs(),
-            "acts": self._views.acts,
+            "acts": lambda status: self._views.acts(status, table),
         }
         name = page.removesuffix(_JSON)
         if name in views and name not in _OF_WITNESS and (config := self._node.config).is_witness:
@@ -208,11 +212,15 @@ class DashboardRoutes(RouteHandlers):
 
     def search_dashboard(self, q: str) -> Response:
         text = q.strip()
+        quoted = quote(text, safe="")
         if _is_position(digits := text.replace(",", "")):
             where = f"queue?after={max(0, int(digits) - 1)}"
+        elif _ID.fullmatch(text):
+            where = f"transactions/{quoted}"
+        elif self._views.names_part(text):
+            where = f"tables?find={quoted}"
         else:
-            is_id = _ID.fullmatch(text)
-            where = f"{'transactions' if is_id else 'tables'}/{quote(text, safe='')}"
+            where = f"tables/{quoted}"
         return RedirectResponse(f"{DASHBOARD}/{where}", 303)
 
     def dashboard_file(self, name: str) -> Response:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
 import msgspec
 
-from sparktxlog.errors import InvalidRequestError, NotFoundError
+from sparktxlog.errors import InvalidRequestError, NotFoundError, TxLogError, UnknownTableError
 from sparktxlog.health.transaction_words import (
     receipt_sentences,
     sites_of,
@@ -27,8 +28,9 @@ from sparktxlog.health.verdicts import (
     replica_lines,
 )
 from sparktxlog.model.answers import IncomingRunAnswer, ListedRun, StatusAnswer
-from sparktxlog.model.ids import full_table_name, transaction_id_from_text
-from sparktxlog.model.run_search import last_runs
+from sparktxlog.model.ids import NodeId, full_table_name, transaction_id_from_text
+from sparktxlog.model.run_search import last_runs, run_at
+from sparktxlog.model.shown import time_text
 from sparktxlog.model.status_words import (
     awaited_text,
     batch_text,
@@ -37,7 +39,8 @@ from sparktxlog.model.status_words import (
     tables_text,
     verdict_text,
 )
-from sparktxlog.model.tables.table_kind import TableKind
+from sparktxlog.model.tables.table import Tables
+from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.model.values import split_urls
 from sparktxlog.runtime.clock import wall_us
@@ -46,6 +49,7 @@ from sparktxlog.runtime.history.wait_history import MOST
 from sparktxlog.runtime.membership.sites_data import voters_without
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.view_rows import row_dicts
+from sparktxlog.service.dashboard.acts import node_acts, table_acts
 from sparktxlog.service.dashboard.plots import plots_of
 
 #: A page's values; what `json` in `msgspec` can encode.
@@ -178,57 +182,129 @@ class DashboardViews:
             "kept_after": status["kept_after"],
         }
 
-    async def tables(self, status: StatusAnswer, after: str) -> View:
+    def names_part(self, text: str) -> bool:
+        """Return whether a text is a part of the name of a table, and no whole name."""
+        master, wanted = self._node.base.master, text.lower()
+        full = full_table_name(wanted)
+        row_tables, commit_tables = Tables.of(master.tables), master.commit_tables
+        if row_tables.alike(wanted) or commit_tables.named(full):
+            return False
+        if full.startswith("default.") and row_tables.alike(full.removeprefix("default.")):
+            return False
+        names = (*row_tables, *(one.name for one in commit_tables.values()))
+        return any(wanted in name.lower() for name in names)
+
+    async def tables(self, status: StatusAnswer, after: str, find: str = "") -> View:
         """Return row tables with version and signature of each replica, and commit tables.
 
         Args:
             status: With the tables of each replica.
             after: Tables whose names come after this one.
+            find: Only tables whose names have this; its case is ignored.
         """
         replicas = {replica_of(line): line for line in sorted(status["replicas"], key=replica_of)}
-        after = full_table_name(after).lower() if after else ""
-        found = self._node.descriptions.row_tables(after, TABLES + 1)
-        names = [table.name async for tables in found for table in tables]
-        shown = names[:TABLES]
+        after, wanted = full_table_name(after).lower() if after else "", find.lower()
+        names = list[str]()
+        found = self._node.descriptions.row_tables(after, None if find else TABLES + 1)
+        async for tables in found:
+            names += (table.name for table in tables if wanted in table.name.lower())
+            if len(names) > TABLES:
+                break
+        shown, listed = names[:TABLES], status["commit_tables"]
+        lines = [
+            one
+            for one in listed["tables"]
+            if wanted in one["name"].lower() and one["name"].lower() > after
+        ]
+        # Where the lists end that go on: the next page leaves out none of either kind.
+        ends = [full_table_name(shown[-1])] if len(names) > len(shown) else []
+        ends += [lines[TABLES - 1]["name"]] if len(lines) > TABLES else []
         return {
             "sites": list(replicas),
             "tables": [self._table_line(name, replicas) for name in shown],
             "total": len(self._node.tables()),
             "differences": await self._node.all_replicas.differences.named(),
-            "more_after": shown[-1] if len(names) > len(shown) else None,
-            "commit_tables": status["commit_tables"],
+            "more_after": min(ends, key=str.lower, default=None),
+            "find": find,
+            "commit_tables": {**listed, "tables": lines[:TABLES]},
         }
 
     async def table(self, name: str) -> View:
-        """Return a table: what it is, how it is at each site, and what wrote to it last.
+        """Return a table: what it is, its rows here, how it is at each site, what wrote to it last.
 
         Raises:
             InvalidNameError: No table can have this name (definite).
             UnknownTableError: There is none (definite).
         """
-        found, reports = await self._node.descriptions.of(name), self._node.all_replicas
-        last = found.last_write if found.kind is TableKind.ROW_TABLE else None
-        until = min(last or 0, self._node.base.published.value)
+        found = await self._known(name)
+        is_row_table = found.kind is TableKind.ROW_TABLE
+        until = min(found.last_write or 0, self._node.base.published.value) if is_row_table else 0
+        differences = self._node.all_replicas.differences
+        content, problem = None, ""
+        try:
+            content = await self._node.descriptions.sample(found.name)
+        except TxLogError as error:
+            problem = f"{error.message}  {error.hint}".strip()
         return {
             "table": found.to_document(),
-            "at": []
-            if last is None
-            else [
-                {
-                    "site": report.node_id,
-                    "worker": report.worker_id,
-                    "position": report.position,
-                    "version": None if there is None else there.version,
-                    "rows": None if there is None else there.signature.rows,
-                    "diverged": "" if there is None else there.diverged,
-                    "has_all": report.position >= last,
-                    "lag_s": reports.lag.seconds.get(report.node_id),
-                }
-                for report in (state.report for state in self._node.replicas.states())
-                for there in (report.tables.get(found.name),)
-            ],
-            "writers": await reports.differences.last_writers(found.name, until) if until else [],
+            "content": None if content is None else asdict(content),
+            "content_problem": problem,
+            "at": self._at_sites(found) if is_row_table else [],
+            "placed": [] if is_row_table else self._placed(found),
+            "writers": await differences.last_writers(found.name, until) if until else [],
         }
+
+    async def _known(self, name: str) -> TableDescription:
+        """Return a table; of one that was dropped say when; errors as `table`."""
+        try:
+            return await self._node.descriptions.of(name)
+        except UnknownTableError as error:
+            status, at = self._node.status(), error.fields.get("dropped_at", 0)
+            run = run_at(self._node.queue, at, status["position"], status["kept_after"])
+            if run is None:
+                raise
+            since = f"{error.message}, at {time_text(run['ordered_at'])} UTC"
+            raise UnknownTableError(since, hint=error.hint, **error.fields) from error
+
+    def _at_sites(self, table: TableDescription) -> list[View]:
+        """Return how a row table is in each replica, as the reports say it."""
+        reports, replicas, last = self._node.all_replicas, self._node.replicas, table.last_write
+        return [
+            {
+                "site": report.replica,
+                "worker": report.worker_id,
+                "position": report.position,
+                "version": None if there is None else there.version,
+                "rows": None if there is None else there.signature.rows,
+                "diverged": "" if there is None else there.diverged,
+                "has_all": report.position >= (last or 0),
+                "lag_s": reports.lag.seconds.get(report.node_id),
+                "recounted_at": replicas.counted_at(report.replica, table.name),
+            }
+            for report in (state.report for state in replicas.states())
+            for there in (report.tables.get(table.name),)
+        ]
+
+    def _placed(self, table: TableDescription) -> list[View]:
+        """Return how a commit table is at each site, as far as this node knows it."""
+        known = self._node.base.master.commit_tables.named(full_table_name(table.name))
+        if known is None:
+            return []
+        urls = {seat.node_id: seat.url for seat in self._node.base.master.view.roster}
+        held: dict[str, bool | None] = {
+            self._node.config.node_id: table.version == known.version,
+            **self._node.sites_data.has_commit_table(known.uuid),
+        }
+        return [
+            {
+                "site": site,
+                "url": "" if number == 0 else split_urls(urls[NodeId(site)])[0],
+                "whole": whole,
+                "version": table.version if number == 0 else None,
+                "ordered": known.version,
+            }
+            for number, (site, whole) in enumerate(held.items())
+        ]
 
     def _table_line(self, name: str, replicas: Mapping[str, Mapping[str, Any]]) -> View:
         definition, writes = self._node.tables()[name], self._node.writes(name)
@@ -299,8 +375,9 @@ class DashboardViews:
         rounds = self._node.waits.rounds(MOST)
         place = next((i for i, one in enumerate(rounds) if one["round"] == number), None)
         if place is None:
+            since = f", of rounds since {time_text(rounds[-1]['began_at'])} UTC" if rounds else ""
             raise NotFoundError(
-                f"no round {number} is kept here",
+                f"no round {number} is kept here{since}",
                 hint="Each node keeps its own; /dashboard/rounds lists the latest.",
                 round=number,
             )
@@ -320,32 +397,22 @@ class DashboardViews:
             "lag": list(lag.values()),
         }
 
-    def acts(self, status: StatusAnswer) -> View:
-        """Return acts of an operator: with their command, and those that the page itself can do."""
-        where, paused = f"--url {split_urls(self._node.config.master_url)[0]}", status["paused"]
-        ends = "Clients commit at this node again."
-        begins = "This node takes no transactions, also after a restart; all else goes on."
+    async def acts(self, status: StatusAnswer, table: str) -> View:
+        """Return acts of an operator: with their command, and the request by which the page acts.
+
+        Args:
+            table: The acts on this table come first; empty = the acts of the node only.
+
+        Raises:
+            InvalidNameError: No table can have this name (definite).
+            UnknownTableError: There is none (definite).
+        """
+        found = await self._known(table) if table else None
+        where = f"--url {split_urls(self._node.config.master_url)[0]}"
+        of_table = [] if found is None else table_acts(found, where)
         return {
-            "acts": [
-                {
-                    "title": "End the pause" if paused else "Pause this node",
-                    "text": ends if paused else begins,
-                    "command": f"sparktxlog peer {'continue' if paused else 'pause'} {where}",
-                    "changes": {"paused": not paused},
-                },
-                {
-                    "title": "Plan of a replica",
-                    "text": "Says what the worker of this site would do, replay or copy, and why.",
-                    "command": f"sparktxlog plan {where}",
-                    "changes": None,
-                },
-                {
-                    "title": "Restore point",
-                    "text": "Names the end of the log, to which a backup can be brought back.",
-                    "command": f"sparktxlog restore-point create NAME {where}",
-                    "changes": None,
-                },
-            ]
+            "table": None if found is None else found.name,
+            "acts": [*of_table, *node_acts(where, is_paused=status["paused"])],
         }
 
     async def epochs(self) -> View:

@@ -2,7 +2,7 @@
 
 Commit tables are managed tables; row tables of the log are external ones, to be read.  The name of
 the catalog in a path is that which a session gave it; the log has one catalog, so every name means
-the same.
+the same, but for a replica that it may name (`runtime/commit_tables/row_tables.py`).
 """
 
 from __future__ import annotations
@@ -190,18 +190,18 @@ class CatalogRoutes(RouteHandlers):
         for name in names:
             if columns >= _MOST_COLUMNS:
                 return ListedTables(tables=tables, next_page_token=last)
-            last, found = name, await self._for_list(schema_name, name)
+            last, found = name, await self._for_list(catalog_name, schema_name, name)
             if found is not None:
                 tables.append(listed_table(catalog_name, found))
                 columns += len(tables[-1].columns)
             await asyncio.sleep(0)  # others wait for the loop
         return ListedTables(tables=tables, next_page_token=following)
 
-    async def _for_list(self, schema: str, name: str) -> ShownTable | None:
+    async def _for_list(self, catalog: str, schema: str, name: str) -> ShownTable | None:
         """Return a table, None if it is not there (any more)."""
         known = self._rows.named(schema, name)
         if known is not None:
-            return await self._rows.listed(known)
+            return await self._rows.listed(known, catalog)
         try:
             return await self._catalog.listed(schema, name)
         except UnknownTableError:
@@ -209,7 +209,7 @@ class CatalogRoutes(RouteHandlers):
 
     async def get_table(self, full_name: str) -> CatalogTable:
         catalog, schema, table = _parts(full_name, 3)
-        return listed_table(catalog, await self._load(schema, table))
+        return listed_table(catalog, await self._load(schema, table, catalog))
 
     async def drop_table(self, full_name: str) -> DroppedAnswer:
         _, schema, table = _parts(full_name, 3)
@@ -240,7 +240,7 @@ class CatalogRoutes(RouteHandlers):
     async def load_delta_table(
         self, request: Request, catalog: str, schema: str, table: str
     ) -> LoadedTable | Response:
-        found = await self._load(schema, table)
+        found = await self._load(schema, table, catalog)
         return Response(status_code=204) if request.method == "HEAD" else loaded_table(found)
 
     async def update_delta_table(
@@ -276,10 +276,10 @@ class CatalogRoutes(RouteHandlers):
         check_writes(lambda: [f"{schema}.{name}" for name in (table, *also)])
         self._rows.refuse_change(schema, table)
 
-    async def _load(self, schema: str, name: str) -> ShownTable:
+    async def _load(self, schema: str, name: str, catalog: str = "") -> ShownTable:
         known = self._rows.named(schema, name)
         if known is not None:
-            return await self._rows.load(known)
+            return await self._rows.load(known, catalog)
         return await self._catalog.load(schema, name)
 
     # -- credentials -------------------------------------------------------------------------------

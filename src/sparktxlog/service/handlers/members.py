@@ -87,7 +87,29 @@ class MemberRoutes(RouteHandlers):
             raise
 
     async def remove_peer(self, id_: str, timeout: float) -> EpochView:
-        return await self._change(lambda roster: _take_out(roster, id_)[1], timeout)
+        def edit(roster: Roster) -> Roster:
+            return self._keeps_groups(_take_out(roster, id_)[1])
+
+        return await self._change(edit, timeout)
+
+    def _keeps_groups(self, roster: Roster) -> Roster:
+        """Return a new roster, unless a group that has tables would be without any site (P41).
+
+        Raises:
+            InvalidRequestError: It names the group, and the tables (definite).
+        """
+        places = {seat.node_id for seat in roster if seat.may_be_member}
+        for group in self._node.groups():
+            if group["tables"] and places.isdisjoint(group["sites"]):
+                tables = ", ".join(group["tables"][:5])
+                raise InvalidRequestError(
+                    f"group {group['name']!r} would be without sites: {tables} would be lost",
+                    hint="Drop these tables first; copy their rows to tables of another group "
+                    "before, if you need them.",
+                    group=group["name"],
+                    tables=group["tables"][:100],
+                )
+        return roster
 
     async def change_peer(self, id_: str, timeout: float, body: ChangePeer) -> EpochView:
         url = None if body.url is None else self._urls(body.url)
@@ -103,7 +125,7 @@ class MemberRoutes(RouteHandlers):
                 weight=votes if weight is None else weight,
                 follower=follower,
             )
-            return _put_in(others, seat, at)
+            return self._keeps_groups(_put_in(others, seat, at))
 
         return await self._change(edit, timeout)
 
@@ -129,7 +151,7 @@ class MemberRoutes(RouteHandlers):
                 witness=old.witness if body.witness is None else body.witness,
                 follower=follower,
             )
-            return _put_in(others, seat, at)
+            return self._keeps_groups(_put_in(others, seat, at))
 
         return await self._change(edit, timeout)
 

@@ -111,10 +111,12 @@ class OpenRoutes(RouteHandlers):
             with self._open.working(transaction_id) as transaction:
                 async with transaction.turn:
                     return await self._commit(transaction, waiting)
-        except TransactionNotOpenError:
+        except TransactionNotOpenError as error:
             # A repeated commit; or the client submitted the transaction in another way.
             receipt = await self._node.find(transaction_id)
             if receipt is None:
+                # Of what an earlier incarnation took this one may know nothing.
+                error.fields["incarnation"] = self._node.base.master.incarnation
                 raise
             position = receipt.position if receipt.prepared_at is None else receipt.prepared_at
             if position is not None and not waiting.first_wins:
@@ -162,6 +164,7 @@ class OpenRoutes(RouteHandlers):
             "size_bytes": transaction.size_bytes,
             "lease": transaction.lease_s,
             "position": self._node.info()["position"],
+            "incarnation": self._node.base.master.incarnation,
         }
 
 

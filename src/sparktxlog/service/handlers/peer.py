@@ -211,7 +211,11 @@ class PeerRoutes(RouteHandlers):
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
         return await self._donor.lend(
-            f"{body.worker_id[:80]} of {sender}", named=body.named, name=body.name, only=body.only
+            f"{body.worker_id[:80]} of {sender}",
+            named=body.named,
+            name=body.name,
+            only=body.only,
+            site=sender,
         )
 
     async def replica_size(self, replica: str) -> ReplicaSize:

@@ -32,12 +32,21 @@ from sparktxlog.model.ids import (
     transaction_id_to_text,
 )
 from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription
 from sparktxlog.model.transactions.receipt import Receipt
+from sparktxlog.runtime.audit_trail import tell_about
 from sparktxlog.runtime.foundation import in_slices
+from sparktxlog.runtime.groups.group_states import elsewhere
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.routing.endpoints import RouteHandlers
-from sparktxlog.service.routing.request_bodies import CopyRequest, RepairRequest, SegmentsAnswer
+from sparktxlog.service.routing.request_bodies import (
+    CopyRequest,
+    OrderedRecount,
+    RecountOrder,
+    RepairRequest,
+    SegmentsAnswer,
+)
 
 _PROBE = re.compile(r"[A-Za-z0-9-]{1,64}")
 _MAX_PROBE_BYTES = 1 << 20
@@ -54,10 +63,10 @@ class StateRoutes(RouteHandlers):
         self.worker_tables = self.tables
         self.info, self.queue, self.transfers = node.info, node.queue, node.transfers
         self.prepared, self.incoming = node.prepared, node.incoming
+        self.groups = node.groups
         self.commits = node.commits
         self.state_files = node.state_files.begin
         self.commit_tables = node.catalog.overview.listed
-        self.check_commit_table = node.catalog.recounts.check
         self.signatures, self.settings = node.signatures, node.settings
         self.maintain, self.change_settings = node.maintain, node.change_settings
         self.plan, self.report = node.plan, node.all_replicas.take_report
@@ -151,6 +160,16 @@ class StateRoutes(RouteHandlers):
     async def forget_replica(self, name: str) -> None:
         await self._node.all_replicas.forget(name)
 
+    async def check_commit_table(self, body: CommitTableCheckRequest) -> CommitTableCheck:
+        tell_about((f"{'repair' if body.repair else 'verify'} {body.table}",))
+        return await self._node.catalog.recounts.check(body)
+
+    def order_recount(self, body: RecountOrder) -> OrderedRecount:
+        names = [known_table(self._node.tables(), name).name for name in body.tables]
+        worker, tables = self._node.all_replicas.ask_recount(body.replica, names)
+        heartbeat_s = self._node.config.worker_heartbeat
+        return {"worker_id": worker, "tables": tables, "heartbeat_s": heartbeat_s}
+
     async def probe(self, name: str) -> ProbedFile:
         root = self._node.payloads.root
         found: ProbedFile = await self._node.base.stagers.run(root, self._probe, name)
@@ -185,6 +204,7 @@ class StateRoutes(RouteHandlers):
             "log_id": info["log_id"],
             "epoch": info["epoch"],
             "segments": segments,
+            "elsewhere": elsewhere(self._node.base, segments),
         }
 
     async def order_copy(self, body: CopyRequest) -> CopyTicket:

@@ -70,6 +70,7 @@ from sparktxlog.model.transactions.operation import (
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.commit.staged_checks import verify_staged
+from sparktxlog.runtime.groups.grouped_rows import has_grouped_rows, in_files
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.tokens.budgets import upload_of
 from sparktxlog.service.connections.bodies import Bodies, check_parts, check_unfolding
@@ -181,6 +182,12 @@ class SubmitRoutes(RouteHandlers):
         check_writes(lambda: self._written(prepared), acts)
         files = [file for operation in prepared.operations for file in operation.files]
         self._check_owned(files)
+        if has_grouped_rows(prepared, self._node.tables()):
+            payloads, tables = self._node.payloads, self._node.tables()
+            prepared = await self._node.base.stagers.run(
+                payloads.place, in_files, prepared, tables, payloads
+            )
+            files = [file for operation in prepared.operations for file in operation.files]
         if files:
             try:
                 payloads = self._node.payloads
@@ -272,7 +279,7 @@ class SubmitRoutes(RouteHandlers):
         try:
             tables = await asyncio.to_thread(self._node.tables_before, position)
             async with self._large_arrow.turn():
-                content = Content(await asyncio.to_thread(as_then, tables))
+                content = Content(await asyncio.to_thread(_made_then, as_then, tables))
         except CommitRejectedError:
             raise error from None  # it did not fit then, either
         return self._node.judged(content, first, position)
@@ -407,6 +414,16 @@ class SubmitRoutes(RouteHandlers):
     def _turn_of(turns: _Turns, size: int) -> AbstractAsyncContextManager[None]:
         """Return the lock that a body waits for if it is large."""
         return turns.turn() if size > _LARGE_BYTES else nullcontext()
+
+
+def _made_then(
+    as_then: _AsThen, tables: Mapping[str, TableDefinition]
+) -> PreparedTransaction | RunManifest:
+    """Return what is submitted, by the tables as they were, in the form that was compared then."""
+    made = as_then(tables)
+    if isinstance(made, PreparedTransaction) and has_grouped_rows(made, tables):
+        return in_files(made, tables)
+    return made
 
 
 def _decode_rows(

@@ -16,7 +16,7 @@ LEVEL = Query(
     "level",
     "How far it must get before the answer: accepted (durable here), acquired (durable at the "
     "acquisition quorum), ordered (has its position), applied or applied(k) (is in the tables of "
-    "this site, or of k sites).",
+    "this site, or of k sites, however many replicas each has).",
     "ordered",
 )
 TIMEOUT = seconds(

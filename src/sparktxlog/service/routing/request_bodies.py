@@ -7,6 +7,7 @@ from typing import Annotated, TypedDict
 import msgspec
 
 from sparktxlog.model.ids import LARGEST
+from sparktxlog.model.replicas import MAIN
 from sparktxlog.storage.interfaces import Segment
 
 _Url = Annotated[str, msgspec.Meta(description="One address, or several with commas.")]
@@ -31,6 +32,29 @@ class RepairRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     first: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
     last: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
+
+
+class NewRestorePoint(msgspec.Struct, forbid_unknown_fields=True):
+    """A restore point to make."""
+
+    name: str
+    note: Annotated[str, msgspec.Meta(max_length=1_000, description="What it is for.")] = ""
+
+
+class RecountOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """Row tables that the worker of a replica is to recount."""
+
+    tables: Annotated[list[str], msgspec.Meta(min_length=1, max_length=100)]
+    replica: Annotated[str, msgspec.Meta(description="Its name at this site.")] = MAIN
+
+
+class OrderedRecount(TypedDict):
+    """What the worker was asked to recount, by its next report."""
+
+    worker_id: str
+    tables: list[str]
+    #: Seconds between two reports of a worker that follows.
+    heartbeat_s: float
 
 
 class AddPeer(msgspec.Struct, forbid_unknown_fields=True):
@@ -112,3 +136,5 @@ class SegmentsAnswer(TypedDict):
     log_id: str
     epoch: int
     segments: list[Segment]
+    #: Tables among them whose rows this site does not hold → the sites that do.
+    elsewhere: dict[str, list[str]]

@@ -45,6 +45,7 @@ from sparktxlog.model.answers import (
     EpochsAnswer,
     EpochView,
     ForceAnswer,
+    GroupLine,
     IncomingRunAnswer,
     InfoAnswer,
     ListedRun,
@@ -72,6 +73,7 @@ from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.protocol.messages.posts import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.service.handlers.administration import ADMINISTRATION
+from sparktxlog.service.handlers.point_routes import POINTS
 from sparktxlog.service.handlers.view_routes import VIEWING
 from sparktxlog.service.routing.declared_route import (
     ARROW,
@@ -121,6 +123,8 @@ from sparktxlog.service.routing.request_bodies import (
     DigestAnswer,
     DigestRequest,
     ForceEpoch,
+    OrderedRecount,
+    RecountOrder,
     RepairRequest,
     ReplacePeer,
     SegmentsAnswer,
@@ -299,6 +303,7 @@ _OPENED = (
 _QUESTIONS = (
     get("/v1/transactions/{id}", "find_transaction", "State of a transaction", Receipt, *DECISION),
     get("/v1/prepared", "prepared", "Undecided transactions", list[UndecidedAnswer]),
+    get("/v1/groups", "groups", "Groups of sites, and which of these are away", list[GroupLine]),
     _always("/v1/info", "info", "Names, limits and directories", InfoAnswer),
     _always(
         "/v1/status",
@@ -376,6 +381,17 @@ _QUESTIONS = (
         summary="Shorten the log to its limits now; says what was removed and who holds it back",
         role=Role.ADMIN,
         answer=Maintenance,
+    ),
+    Route(
+        method="POST",
+        path="/v1/recounts",
+        name="order_recount",
+        summary="Have the worker of this site recount row tables",
+        description="A worker that follows the log does it after its next report, and reports what "
+        "it found: a table with other rows is DIVERGED, and is repaired where a healthy donor is.",
+        role=Role.ADMIN,
+        body=RecountOrder,
+        answer=OrderedRecount,
     ),
     Route(
         method="DELETE",
@@ -540,6 +556,8 @@ _PAGES = (
         "dashboard_page",
         "overview, history, queue, rounds, tables, transfers, epochs, acts; with `.json` as JSON",
         _MORE,
+        Query("find", "Of tables: those whose names have this."),
+        Query("table", "Of acts: those on this table, too."),
         Query("span", "Of the history: hour (a sample each 10 s) or day (each minute)."),
     ),
     _page(
@@ -740,6 +758,7 @@ ROUTES: tuple[Route, ...] = (
     *_MEMBERS,
     *VIEWING,
     *ADMINISTRATION,
+    *POINTS,
     *_PAGES,
     *_CATALOG,
     *_PEERS,

@@ -42,6 +42,7 @@ from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.durability import storing, write_at_once
 from sparktxlog.files.foreign_files import ForeignFile, digest_of, goes_on
 from sparktxlog.files.stores.objects import StoredObject
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created, Found, Store
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
@@ -165,6 +166,9 @@ class BucketPlaces(SiteTables):
 
     def where(self, uuid: str) -> str:
         return self._store.url_of(uuid)
+
+    def root(self, uuid: str) -> Store:
+        return PartOfStore(self._store, uuid)
 
     def file(self, uuid: str, relative: str) -> _TableObject:
         return self._object(f"{uuid}/{relative}")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparktxlog.delta.commit_contents import NeededFile
-from sparktxlog.delta.log_files import STAGED_COMMITS
+from sparktxlog.delta.log_files import STAGED_COMMITS, TablePlace
 from sparktxlog.errors import BusyError, StagedCommitError
 from sparktxlog.files.arrivals import Arrivals
 from sparktxlog.files.durability import read_whole, storing
@@ -130,6 +130,10 @@ class SiteTables(ABC):
     @abstractmethod
     def where(self, uuid: str) -> str:
         """Return a table's place for those that run work on files, and for messages."""
+
+    @abstractmethod
+    def root(self, uuid: str) -> TablePlace:
+        """Return a table's place for those that only read it."""
 
     @abstractmethod
     def file(self, uuid: str, relative: str) -> TableFile:

@@ -106,6 +106,9 @@ class TablePlaces(SiteTables):
     def where(self, uuid: str) -> str:
         return f"{self._root}/{uuid}"
 
+    def root(self, uuid: str) -> Path:
+        return self._root / uuid
+
     def file(self, uuid: str, relative: str) -> ForeignFile:
         return ForeignFile(str(self._root), f"{uuid}/{relative}")
 

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
+from sparktxlog.codec.row_statistics import RowStatistics
 from sparktxlog.delta.checkpoints import drop_torn
 from sparktxlog.delta.classic_checkpoints import drop_expired, write_state
 from sparktxlog.delta.commit_files import commit_by_hand, lowest_torn
@@ -44,7 +45,6 @@ from sparktxlog.files.durability import (
 )
 from sparktxlog.storage.log_tables.row_files import ColumnForms
 from sparktxlog.storage.log_tables.small_files import MOST_SMALL, pieces_of
-from sparktxlog.storage.parquet_files import RowStatistics
 
 #: Format of the tables that this release writes; those without a number are of the first one.
 FORMAT = 1

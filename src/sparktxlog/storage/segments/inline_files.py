@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from sparktxlog.codec.arrow import arrow_schema
 from sparktxlog.codec.partitions import split_by_partition
+from sparktxlog.codec.row_statistics import RowStatistics
 from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.tables.table import TableDefinition
@@ -31,7 +32,7 @@ from sparktxlog.model.transactions.operation import (
     StagedFile,
 )
 from sparktxlog.storage.interfaces import TableEffect
-from sparktxlog.storage.parquet_files import RowStatistics, write_parquet
+from sparktxlog.storage.parquet_files import write_parquet
 from sparktxlog.storage.payloads.payload_store import FileSink
 
 Int64s = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ vectors, and commits them after it compared them with commits of others.  What a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from time import time_ns
@@ -24,7 +24,7 @@ from sparktxlog.delta.commit_files import commit_by_hand
 from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.errors import ApplyError, CopyConflictError
 from sparktxlog.files.stores.store import Store
-from sparktxlog.worker.apply.fold import URI_COLUMN, file_uri
+from sparktxlog.worker.apply.fold import ROW_INDEX, URI_COLUMN, place_columns
 from sparktxlog.worker.apply.tables import OwnCommit
 from sparktxlog.worker.apply.worker_session import active, be_active, marked
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 Action = dict[str, Any]
 _DELTA = "org.apache.spark.sql.delta"
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions"
-#: The row's number in its file.
-ROW_INDEX = "__txlog_row_index"
 #: Where a row is.
 _PLACE = (URI_COLUMN, ROW_INDEX)
 #: Names of Delta's errors of concurrent writes.
@@ -110,8 +108,8 @@ class LogTransaction:
         self.version = int(self._begun.snapshot().version())
         self._written: list[Any] = []
 
-    def adds_of(self, files: Iterable[str]) -> list[Action]:
-        """Return the `add` actions of live files; one Spark job.
+    def adds_of(self, files: Iterable[str]) -> dict[str, Action]:
+        """Return the `add` action of each of some live files; one Spark job.
 
         Args:
             files: As `_metadata.file_path` of Spark, those of this machine without scheme.
@@ -124,15 +122,16 @@ class LogTransaction:
         is_local = str(data.toUri().getScheme() or "file") == "file"
         root = str(data.toUri().getPath() if is_local else data.toString())
         paths = {
-            _without_scheme(path_of_file(file)).removeprefix(f"{_without_scheme(root)}/")
+            _without_scheme(path_of_file(file)).removeprefix(f"{_without_scheme(root)}/"): file
             for file in files
         }
         live = DataFrame(self._begun.snapshot().allFiles().toDF(), self._session)
         # Spark shows `ü` where a log may have `%C3%BC`: only names without quoting are compared.
         name = F.url_decode(F.replace("path", F.lit("+"), F.lit("%2B")))
         wanted = live.where(name.isin(sorted(paths)))
-        found = [json.loads(row[0]) for row in wanted.select(F.to_json(F.struct("*"))).collect()]
-        if missing := paths - {path_of_file(add["path"]) for add in found}:
+        adds = [json.loads(row[0]) for row in wanted.select(F.to_json(F.struct("*"))).collect()]
+        found = {paths[path]: add for add in adds if (path := path_of_file(add["path"])) in paths}
+        if missing := paths.keys() - {path_of_file(add["path"]) for add in adds}:
             raise ApplyError(
                 f"{self._table}: version {self.version} has no file {min(missing)}",
                 hint="Another writer changed the table meanwhile; the batch is done again.",
@@ -147,8 +146,7 @@ class LogTransaction:
     def rows_with_place(self) -> DataFrame:
         """Return all rows of the table, with `URI_COLUMN` and `ROW_INDEX`."""
         rows = self._rows(self._live)
-        index = rows.metadataColumn("_metadata").getField("row_index")
-        return rows.select("*", file_uri(rows).alias(URI_COLUMN), index.alias(ROW_INDEX))
+        return rows.select("*", *place_columns(rows))
 
     def remove_rows(self, rows: DataFrame) -> int:
         """Note rows in deletion vectors, which `commit` adds; runs Spark jobs.
@@ -196,6 +194,18 @@ class LogTransaction:
     def write(self, rows: DataFrame) -> None:
         """Write rows with the table's columns into files that `commit` adds."""
         self._written.extend(_listed(self._session, self._begun.writeFiles(rows._jdf)))
+
+    def take_written(self, wanted: Callable[[Action], bool]) -> list[Action]:
+        """Return the `add` actions of some written files; `commit` does not add them then."""
+        adds, left = [], []
+        for made in self._written:
+            add = json.loads(made.json()).get("add")
+            if add is not None and wanted(add):
+                adds.append(add)
+            else:
+                left.append(made)
+        self._written = left
+        return adds
 
     def commit(self, actions: Iterable[Action], own: OwnCommit) -> int:
         """Commit actions atomically; return the table's new version.

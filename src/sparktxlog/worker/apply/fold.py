@@ -7,7 +7,7 @@ upsert or delete of each key; `with_gone` marks appended rows that a later opera
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from sparktxlog.model.transactions.operation import (
     StagedFile,
 )
 from sparktxlog.worker.apply.batches import Piece, TableStage, Where
+from sparktxlog.worker.apply.row_copying import PART_ROWS, RowPlaces
 from sparktxlog.worker.apply.signatures import (
     count_columns,
     row_hash,
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
 
 #: Path of the file a row was read from, as `quoted_path` gives it.
 FILE_COLUMN = "__txlog_file"
-#: The file of a row as `file_uri` gives it.
-URI_COLUMN = "__txlog_uri"
+#: The file of a row as `file_uri` gives it, and the row's number in its file.
+URI_COLUMN, ROW_INDEX = "__txlog_uri", "__txlog_row_index"
+#: Which part of its file a row is in, and the bits of the part's rows.
+_PART_COLUMN, _BITS_COLUMN = "__txlog_part", "__txlog_bits"
 #: True: the key's rows are removed and not replaced.
 DELETED_COLUMN = "__txlog_deleted"
 #: True: a later operation removes the appended row.
@@ -72,6 +75,8 @@ def rows_of(
     columns: Sequence[TableColumn],
     pieces: Sequence[Piece],
     stage: TableStage | None = None,
+    *,
+    placed: bool = False,
 ) -> DataFrame:
     """Read the rows of pieces, each with its place in the log.
 
@@ -79,6 +84,7 @@ def rows_of(
         root: Payload store, an absolute path or a URL.
         columns: Those to read; a file that lacks one gives NULL or its partition's value.
         stage: Bounds to keep where a piece is not whole.
+        placed: Add `URI_COLUMN` and `ROW_INDEX`.
 
     **Shape:** `columns` in order, then position (bigint), op (int) and file (string), never NULL.
     """
@@ -86,17 +92,18 @@ def rows_of(
     schema = ", ".join([*fields, f"{POSITION_COLUMN} bigint", f"{OP_COLUMN} int"])
     paths = [join_path(root, file) for piece in pieces for file in piece.effect.files]
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
-    frame = frame.select("*", _path_of(file_uri(frame)).alias(FILE_COLUMN))
+    own = [_path_of(file_uri(frame)).alias(FILE_COLUMN), *(place_columns(frame) if placed else ())]
+    frame, kept = frame.select("*", *own), (URI_COLUMN, ROW_INDEX) if placed else ()
     places = {None if p.effect.inline else (p.effect.first, p.effect.op) for p in pieces}
     partitioned = any(file.partition for piece in pieces for file in piece.effect.files)
     if partitioned or len(places) > 1:
-        frame = _placed(session, root, frame, columns, pieces)
+        frame = _placed(session, root, frame, columns, pieces, kept)
     elif (place := places.pop()) is not None:
         known = _place_literal(place)
         names = (POSITION_COLUMN, OP_COLUMN)
         frame = frame.withColumns({name: known.getField(name) for name in names})
     named = [F.col(quoted_name(c.in_files)).alias(c.name) for c in columns]
-    frame = frame.select(*named, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN)
+    frame = frame.select(*named, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN, *kept)
     if stage is not None and any(not piece.whole for piece in pieces):
         frame = frame.where(_within(stage))
     return frame
@@ -106,6 +113,15 @@ def file_uri(frame: DataFrame) -> Column:
     """Return the file of each row, as Spark names it."""
     # A table may have a column `_metadata`.
     return frame.metadataColumn("_metadata").getField("file_path")
+
+
+def place_columns(rows: DataFrame) -> list[Column]:
+    """Return `URI_COLUMN` and `ROW_INDEX` of rows that are read from files.
+
+    Delta gives no row numbers of tables without deletion vectors; those of Parquet files it does.
+    """
+    index = rows.metadataColumn("_metadata").getField("row_index")
+    return [file_uri(rows).alias(URI_COLUMN), index.alias(ROW_INDEX)]
 
 
 def _path_of(uri: Column) -> Column:
@@ -120,6 +136,7 @@ def _placed(
     frame: DataFrame,
     columns: Sequence[TableColumn],
     pieces: Sequence[Piece],
+    kept: Sequence[str],
 ) -> DataFrame:
     """Join what only the log knows about a file: place of its operation, partition values."""
     facts = [
@@ -158,7 +175,7 @@ def _placed(
         for stored, kind in ((column.in_files, column.type) for column in columns)
     ]
     return joined.select(
-        *selected, position.alias(POSITION_COLUMN), op.alias(OP_COLUMN), FILE_COLUMN
+        *selected, position.alias(POSITION_COLUMN), op.alias(OP_COLUMN), FILE_COLUMN, *kept
     )
 
 
@@ -324,35 +341,52 @@ def signatures_of(
     frames: Iterable[tuple[str, DataFrame, TableDefinition]],
 ) -> dict[str, TableSignature]:
     """Count the signatures of several sets of rows, by tag, in one Spark job."""
-    return {tag: found for (tag, _), found in signatures_by_file(frames).items()}
+    return signatures_and_places(frames)[0]
 
 
-def signatures_by_file(
+def signatures_and_places(
     frames: Iterable[tuple[str, DataFrame, TableDefinition | None]],
-    *,
-    by_file: Container[str] = (),
-) -> dict[tuple[str, str], TableSignature]:
-    """Count the signatures of several sets of rows in one Spark job: by tag, and by file or "".
+    placed: DataFrame | None = None,
+) -> tuple[dict[str, TableSignature], dict[str, RowPlaces]]:
+    """Count the signatures of several sets of rows, and find where others are, in one Spark job.
 
     Args:
         frames: Tag, rows, and their table; None for that = only the rows of signatures count, and
             columns that nothing else needs are not read.
-        by_file: Tags of frames with a `URI_COLUMN`, counted file by file.
+        placed: The others, with `place_columns`; only with `URI_COLUMN` = they have no numbers, and
+            are counted by file.
+
+    Returns:
+        Signatures by tag, and places by file, as `FILE_COLUMN` names it.
     """
-    counted = []
+    counted, no_bits = [], F.lit(None).cast("binary").alias(_BITS_COLUMN)
+    no_part = (F.lit(0).cast("bigint").alias(_PART_COLUMN), no_bits)
     for tag, frame, definition in frames:
         signed = count_columns() if definition is None else signature_columns(definition)
-        if tag in by_file:
-            # A path is made of each group's URI, not of each row's.
-            sums = frame.groupBy(URI_COLUMN).agg(*signed)
-            sums = sums.withColumn(FILE_COLUMN, _path_of(F.col(URI_COLUMN))).drop(URI_COLUMN)
-        else:
-            sums = frame.agg(*signed).withColumn(FILE_COLUMN, F.lit(""))
+        sums = frame.agg(*signed).select("*", F.lit("").alias(FILE_COLUMN), *no_part)
         counted.append(sums.withColumn(_TAG_COLUMN, F.lit(tag)))
-    if not counted:
-        return {}
-    rows = reduce(lambda left, right: left.unionByName(right), counted).collect()
-    return {(row[_TAG_COLUMN], row[FILE_COLUMN]): signature_from(row) for row in rows}
+    if placed is not None:
+        # A path is made of each group's URI, not of each row's.
+        if ROW_INDEX in placed.columns:
+            part = F.expr(f"{ROW_INDEX} div {PART_ROWS}").alias(_PART_COLUMN)
+            bits = F.bitmap_construct_agg(F.col(ROW_INDEX) % PART_ROWS).alias(_BITS_COLUMN)
+            parts = placed.groupBy(URI_COLUMN, part).agg(*count_columns(), bits)
+        else:
+            parts = placed.groupBy(URI_COLUMN).agg(*count_columns()).select("*", *no_part)
+        parts = parts.withColumn(FILE_COLUMN, _path_of(F.col(URI_COLUMN))).drop(URI_COLUMN)
+        counted.append(parts.withColumn(_TAG_COLUMN, F.lit(None).cast("string")))
+    found: dict[str, TableSignature] = {}
+    places: dict[str, RowPlaces] = {}
+    if counted:
+        rows = reduce(lambda left, right: left.unionByName(right), counted).collect()
+        for row in rows:
+            signature = signature_from(row)
+            if row[_TAG_COLUMN] is not None:
+                found[row[_TAG_COLUMN]] = signature
+            elif signature.rows:
+                file = places.setdefault(row[FILE_COLUMN], RowPlaces())
+                file.add(row[_PART_COLUMN], signature.rows, bytes(row[_BITS_COLUMN] or b""))
+    return found, places
 
 
 def join_path(root: str, file: StagedFile) -> str:

@@ -4,18 +4,20 @@ It removes every row whose key the stage upserts or deletes, and inserts exactly
 each key whose last operation is an upsert, so that duplicates by key never depend on layout.  It
 also removes the other rows that a predicate of the stage matches.
 
-One Spark job finds the files with rows to be removed, by their keys.  A second one writes what
-stays of those files, and the new rows, and counts what does not stay, so that the new signature is
-part of the commit (protocol S2b).  Only the keys of the batch are sent around.  Delta's own MERGE
-finds the files in the same way, and then sorts all their rows by key.  Where a table has deletion
-vectors, files need not be written again: one job finds the rows to be removed, counts them, and
-notes them in vectors by Delta's own means; another one writes the new rows.
+One Spark job finds the rows to be removed, by their keys.  A second one writes the new rows, and a
+third one copies the files with rows to be removed, without these, and counts them, so that the new
+signature is part of the commit (protocol S2b).  Only the keys of the batch are sent around.
+Delta's own MERGE finds the files in the same way, and then sorts all their rows by key.  Where
+there is little to copy, or it cannot be copied, one job of Spark writes what stays and the new
+rows.  Where a table has deletion vectors, files need not be written again: one job finds the rows
+to be removed, counts them, and notes them in vectors by Delta's own means; another one writes the
+new rows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -26,9 +28,12 @@ from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.delta.file_paths import path_of_file
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import InvariantViolation
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
+from sparktxlog.model.transactions.operation import StagedFile
+from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece, TableStage
 from sparktxlog.worker.apply.deltalog import Action, LogTransaction, removal_of
 from sparktxlog.worker.apply.fold import (
@@ -43,11 +48,19 @@ from sparktxlog.worker.apply.fold import (
     met_by_key,
     quoted_path,
     rows_of,
-    signatures_by_file,
+    signatures_and_places,
     with_gone,
     with_removed,
 )
 from sparktxlog.worker.apply.observing import CountedBeside
+from sparktxlog.worker.apply.rewriting import (
+    FILE_BYTES,
+    Copied,
+    are_copied,
+    reaches_python,
+    rewrite,
+)
+from sparktxlog.worker.apply.row_copying import RowPlaces
 from sparktxlog.worker.apply.signatures import hash_columns
 from sparktxlog.worker.apply.worker_session import read_newest
 
@@ -55,7 +68,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sparktxlog.model.tables.table import TableDefinition
-    from sparktxlog.model.transactions.operation import StagedFile
     from sparktxlog.worker.apply.tables import OwnCommit
     from sparktxlog.worker.lakes.lake import Lake
 
@@ -63,8 +75,8 @@ _logger = logging.getLogger(__name__)
 
 #: The row hashes of both lanes, made before a join.
 _HASH_COLUMNS = ("__txlog_hash0", "__txlog_hash1")
-#: Bytes for which one more file is written.
-_FILE_BYTES = 32 << 20
+#: Changed files of fewer bytes are written by Spark, with the new rows: a job less.
+_LEAST_COPIED = 16 << 20
 
 
 class StageRows:
@@ -122,36 +134,126 @@ class StageRows:
         Returns:
             That change.
         """
-        change, removed = self._counted()
         transaction = log_transaction(self._session, self._lake, self._definition.name)
+        live = self._live_files(transaction.version)
+        change, removed = self._counted(live)
+        added, copied, left = list[Action](), list[Copied](), dict[str, Action]()
         last, rewritten, counting = self._last_operations(), list[Action](), None
         rows, here, gone = self._inserted(last), F.col(GONE_COLUMN), 0
         if last is not None and self._definition.deletion_vectors:
             counting = self._counting(transaction.rows_with_place(), last)
             gone = transaction.remove_rows(counting.rows.where(here))
         elif last is not None and removed:
-            rewritten = transaction.adds_of(removed)
-            counting = self._counting(transaction.rows_of(rewritten), last)
-            gone = sum(removed.values())
-            rows = counting.rows.where(~here).select(*self._names()).unionByName(rows)
-        self._write(transaction, rows, rewritten)
+            known = removed.keys() <= live.keys()
+            left = {file: live[file] for file in removed} if known else transaction.adds_of(removed)
+            rewritten = [*left.values()]
+            copied = self._copied(left, removed) if live else []
+            done = {one.file for one in copied}
+            left = {file: add for file, add in left.items() if file not in done}
+            if left:
+                counting = self._counting(transaction.rows_of(left.values()), last)
+                gone = sum(removed[file].rows for file in left)
+                rows = counting.rows.where(~here).select(*self._names()).unionByName(rows)
+        self._write(transaction, rows, [*left.values()])
         if counting is not None:
             change = change - counting.found(gone)
-        _commit(transaction, rewritten, own(change))
+        if copied:
+            added, lost = self._copy(transaction, copied)
+            change = change - lost
+        _commit(transaction, rewritten, own(change), added)
         return change
 
-    def _counted(self) -> tuple[TableSignature, dict[str, int]]:
-        """Count what the commit adds to the signature, and by file the rows that it removes.
+    def _live_files(self, version: int) -> dict[str, Action]:
+        """Return the live files whose rows get numbers, by path; empty = Spark does all."""
+        table = self._lake.table(self._definition.name)
+        if not isinstance(table, Path) or self._definition.deletion_vectors:
+            return {}
+        adds = LogState.read(table, version).adds if self._stage.keyed else {}
+        is_much = bool(adds) and sum(add["size"] for add in adds.values()) >= _LEAST_COPIED
+        if not is_much or any(add.get("deletionVector") for add in adds.values()):
+            return {}
+        root = str(table.resolve())
+        found = {quoted_path(f"{root}/{path}"): add for path, add in adds.items()}
+        return found if reaches_python(self._session) else {}
+
+    def _numbered(self, live: Mapping[str, Action]) -> DataFrame:
+        """Return the rows of live files with `place_columns`."""
+        table = self._lake.table(self._definition.name)
+        assert isinstance(table, Path)
+        columns, by = self._definition.columns, {*self._definition.partition_by}
+        # Values of partitions are joined, which takes time for each row: only if they are needed.
+        is_read = not by.isdisjoint(self._definition.keys) or self._stage.merges_wheres
+        if not is_read:
+            columns = tuple(column for column in columns if column.name not in by)
+        files = (
+            StagedFile(
+                path=path_of_file(add["path"]),
+                size_bytes=add["size"],
+                rows=0,
+                digest="",
+                partition={name: value or None for name, value in add["partitionValues"].items()}
+                if is_read
+                else None,
+            )
+            for add in live.values()
+        )
+        effect = TableEffect(table="", kind="append", first=0, last=0, files=tuple(files))
+        root, piece = str(table.resolve()), Piece(effect=effect, whole=True)
+        return rows_of(self._session, root, columns, [piece], placed=True)
+
+    def _copied(self, adds: Mapping[str, Action], removed: Mapping[str, RowPlaces]) -> list[Copied]:
+        """Return the files that are copied without some rows; Spark writes all others again."""
+        table = self._lake.table(self._definition.name)
+        assert isinstance(table, Path)
+        able = are_copied(table, self._definition, [*adds.values()])
+        found = [
+            Copied(adds[file], file, removed[file])
+            for file, is_able in zip(adds, able, strict=True)
+            if is_able
+        ]
+        return found if sum(one.add["size"] for one in found) >= _LEAST_COPIED else []
+
+    def _copy(
+        self, transaction: LogTransaction, copied: Sequence[Copied]
+    ) -> tuple[list[Action], TableSignature]:
+        """Copy files without some rows, and what was written, if that is little."""
+        table = self._lake.table(self._definition.name)
+        assert isinstance(table, Path)
+        partitions = [one.add["partitionValues"] for one in copied]
+        # Else each batch would leave one more small file.
+        small = transaction.take_written(
+            lambda add: (
+                add["size"] < FILE_BYTES
+                and add["partitionValues"] in partitions
+                and all(are_copied(table, self._definition, [add]))
+            )
+        )
+        files = [*map(Copied, small), *copied]
+        found = rewrite(self._session, table, self._definition, files)
+        for add in small:
+            path = table / path_of_file(add["path"])
+            path.unlink(missing_ok=True)
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        return found
+
+    def _counted(self, live: Mapping[str, Action]) -> tuple[TableSignature, dict[str, RowPlaces]]:
+        """Count what the commit adds to the signature, and find by file the rows that it removes.
 
         Files with deletion vectors are not written again, and need not be found before.
+
+        Args:
+            live: Files whose rows get numbers; empty = they get none.
         """
         frames: list[tuple[str, DataFrame, TableDefinition | None]] = []
         table, last = self._definition, self._last_operations()
+        placed = None
         if last is not None and not table.deletion_vectors:
-            target = read_newest(self._session, self._table)
-            target = target.select("*", file_uri(target).alias(URI_COLUMN))
-            gone = with_removed(target, last, table, self._stage).where(GONE_COLUMN)
-            frames.append(("removed", gone, None))
+            if live:
+                target = self._numbered(live)
+            else:
+                target = read_newest(self._session, self._table)
+                target = target.select("*", file_uri(target).alias(URI_COLUMN))
+            placed = with_removed(target, last, table, self._stage).where(GONE_COLUMN)
         if last is not None:
             frames.append(("inserted", last.where(~F.col(DELETED_COLUMN)), table))
             if self._distinct:
@@ -162,17 +264,14 @@ class StageRows:
         partial = self._appended(self._stage.partial)
         if partial is not None:
             frames.append(("partial", partial.where(~F.col(GONE_COLUMN)), table))
-        gained, removed = EMPTY_SIGNATURE, dict[str, int]()
-        counted = signatures_by_file(frames, by_file=["removed"])
-        if self._distinct and counted.pop(("met", "")).rows != self._stage.keyed_rows:
+        counted, removed = signatures_and_places(frames, placed)
+        if self._distinct and counted.pop("met").rows != self._stage.keyed_rows:
             _logger.info("an operation of table %s names a key twice", table.name)
             self._distinct, self._last = False, None
-            return self._counted()
-        for (tag, file), signature in counted.items():
-            if tag == "removed":
-                removed[file] = signature.rows
-            else:
-                gained = gained - signature if tag == "dropped" else gained + signature
+            return self._counted(live)
+        gained = EMPTY_SIGNATURE
+        for tag, signature in counted.items():
+            gained = gained - signature if tag == "dropped" else gained + signature
         return gained, removed
 
     def _counting(self, rows: DataFrame, last: DataFrame) -> CountedBeside:
@@ -191,7 +290,7 @@ class StageRows:
         pieces = (*self._stage.keyed, *self._stage.partial, *self._touched_pieces())
         size = sum(file.size_bytes for piece in pieces for file in piece.effect.files)
         size += sum(add["size"] for add in rewritten)
-        transaction.write(self._distributed(rows, 1 + size // _FILE_BYTES))
+        transaction.write(self._distributed(rows, 1 + size // FILE_BYTES))
 
     def _distributed(self, rows: DataFrame, files: int) -> DataFrame:
         """Distribute rows so that few files are written: at most so many, or one a partition."""
@@ -281,11 +380,11 @@ def remove_matching(
         rows = read_newest(session, lake.url_of(definition.name))
         rows = rows.select("*", file_uri(rows).alias(URI_COLUMN)).where(predicate)
         found = rows.select(URI_COLUMN).distinct().collect()
-        rewritten = transaction.adds_of([row[0] for row in found])
+        rewritten = [*transaction.adds_of([row[0] for row in found]).values()]
         # Rows for which it is NULL stay.
         stays = ~F.coalesce(F.expr(predicate), F.lit(False))
         size = sum(add["size"] for add in rewritten)
-        rows = transaction.rows_of(rewritten).where(stays).coalesce(1 + size // _FILE_BYTES)
+        rows = transaction.rows_of(rewritten).where(stays).coalesce(1 + size // FILE_BYTES)
         transaction.write(rows)
     else:
         version = transaction.version
@@ -300,12 +399,17 @@ def log_transaction(session: SparkSession, lake: Lake, name: str) -> LogTransact
     return LogTransaction(session, lake.url_of(name), by_hand)
 
 
-def _commit(transaction: LogTransaction, rewritten: Sequence[Action], own: OwnCommit) -> None:
-    """Commit what was written, in place of files."""
+def _commit(
+    transaction: LogTransaction,
+    rewritten: Sequence[Action],
+    own: OwnCommit,
+    added: Sequence[Action] = (),
+) -> None:
+    """Commit what was written, and files that were added by hand, in place of files."""
     now_ms = time_ns() // 1_000_000
     txn = {"appId": own.app_id, "version": own.txn_version, "lastUpdated": now_ms}
     removals = ({"remove": removal_of(add, now_ms)} for add in rewritten)
-    transaction.commit([{"txn": txn}, *removals], own)
+    transaction.commit([{"txn": txn}, *removals, *({"add": add} for add in added)], own)
 
 
 def _release(checkpointed: DataFrame) -> None:

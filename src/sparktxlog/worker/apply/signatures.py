@@ -77,8 +77,7 @@ def observed(
         lanes: Row hashes of both lanes, as `hash_columns` makes them.
         others: Further aggregates to observe.
     """
-    sums = _sums([F.col(name) for name in LANE_COLUMNS])
-    hashed = rows.select("*", *lanes).observe(observation, *sums, *others)
+    hashed = rows.select("*", *lanes).observe(observation, *sums_of(), *others)
     return hashed.drop(*LANE_COLUMNS)
 
 
@@ -96,6 +95,11 @@ def hash_columns(
     if where is not None:
         found = [F.when(where, one) for one in found]
     return [one.alias(name) for one, name in zip(found, LANE_COLUMNS, strict=True)]
+
+
+def sums_of() -> list[Column]:
+    """Return the aggregates of rows that have `LANE_COLUMNS`, as `signature_columns` does."""
+    return _sums([F.col(name) for name in LANE_COLUMNS])
 
 
 def _sums(lanes: Sequence[Column]) -> list[Column]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.attic.attic import Attic, Entry, Kind, attics_of
+from sparktxlog.attic.attic import Attic, Entry, Kind
 from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import InvalidRequestError, LockedError, StorageError, TxLogError
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_places import images_at
-from sparktxlog.worker.lakes.lake_places import attic_of, attic_of_commit_tables
+from sparktxlog.worker.lakes.lake_places import attic_of, attics_beside
 from sparktxlog.worker.replica.state import read_state
 
 #: Newest images of a site that are always kept.
@@ -88,12 +88,11 @@ class SiteLog:
             ConfigError, MissingDependencyError: Its commit tables lie in a bucket that this process
                 cannot open (definite).
         """
-        url = info.get("commit_table_url")
         return cls(
             node_id=info["node_id"],
             log_id=info["log_id"],
             kept_after=info["kept_after"],
-            attics=(*attics_of(info)[1:], *([attic_of_commit_tables(url)] if url else [])),
+            attics=attics_beside(info),
         )
 
 

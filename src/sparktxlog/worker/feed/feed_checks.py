@@ -10,6 +10,7 @@ from sparktxlog.errors import CorruptLogError
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.feed.feed_page import FeedPage
 from sparktxlog.worker.feed.feed_points import whole_until
+from sparktxlog.worker.feed.feed_pruning import check_beginning
 from sparktxlog.worker.feed.feed_store import FeedStore, content_name
 from sparktxlog.worker.feed.shipped_files import AT_ONCE, check_file
 
@@ -68,7 +69,7 @@ def check_feed(feed: FeedStore) -> FeedChecked:
             found.damaged.append(_damage(error))
             before = None
             continue
-        problem = _does_not_follow(page, before, first == firsts[0])
+        problem = _does_not_follow(feed, page, before, first == firsts[0])
         if problem:
             place = feed.store.url_of(feed.page_key(first))
             found.damaged.append({"position": first, "stored": place, "problem": problem})
@@ -90,11 +91,13 @@ def check_feed(feed: FeedStore) -> FeedChecked:
     return found
 
 
-def _does_not_follow(page: FeedPage, before: FeedPage | None, is_first: bool) -> str:
+def _does_not_follow(
+    feed: FeedStore, page: FeedPage, before: FeedPage | None, is_first: bool
+) -> str:
     if page.begins_at:
         return ""
     if is_first:
-        return "it begins a part, and says not where: what was before it is missing"
+        return check_beginning(feed, page)
     if before is None:
         return ""  # the page before it is damaged, and named
     if page.first != before.last + 1:

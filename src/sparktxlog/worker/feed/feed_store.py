@@ -4,6 +4,7 @@
     log/<first position>.json a page, created after all that it names, by one condition
     contents/<digest>-<size>  bytes of files, by SHA-256: each content once
     seen.json                 how far a process saw the log last, for people
+    pruned.json               with which page and image it begins since its beginning was removed
     images/                   images of sites, as `sparktxlog backup` makes them
     lock                      held while a process feeds
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,12 +52,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_IDENTITY, _SEEN, _LOG, _CONTENTS, _IMAGES = "feed.json", "seen.json", "log", "contents", "images"
+_IDENTITY, _SEEN, _PRUNED = "feed.json", "seen.json", "pruned.json"
+_LOG, _CONTENTS, _IMAGES = "log", "contents", "images"
 _PAGE_NAME = re.compile(r"([0-9]{20})\.json")
 #: What may be there before a feed begins.
 _BEFORE = (f"{_IMAGES}/", LOCK_NAME)
-#: Pages that are read at the same time.
-_AHEAD = 8
+#: Pages that are read, and removed, at the same time.
+_AHEAD, _REMOVED = 8, 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,16 @@ class Seen:
     published: int
     #: The feed had all that was ordered then, and the node heard enough others to know that.
     is_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """With what a feed begins whose beginning was removed."""
+
+    #: The first position of its first page, and the image from which it leads on.
+    first: int
+    image: str
+    position: int
 
 
 class FeedStore:
@@ -142,6 +154,10 @@ class FeedStore:
     def seen(self) -> Seen | None:
         """Return what was seen last; None = nothing; errors as `identity`."""
         return self._known(_SEEN, Seen)
+
+    def pruned(self) -> Pruned | None:
+        """Return with what it begins, None = its beginning was never removed; as `identity`."""
+        return self._known(_PRUNED, Pruned)
 
     def _known(self, key: str, kind: type[T]) -> T | None:
         try:
@@ -207,6 +223,11 @@ class FeedStore:
     def content_key(self, file: StagedFile) -> str:
         """Return the key of a file's bytes."""
         return f"{_CONTENTS}/{content_name(file)}"
+
+    @property
+    def contents_prefix(self) -> str:
+        """The directory with the bytes of files, by `content_name`."""
+        return _CONTENTS
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -297,6 +318,17 @@ class FeedWriter:
         """Say what was seen, for people."""
         self._may_write()
         self.feed.store.replace(_SEEN, sealed(seen))
+
+    def note_pruned(self, pruned: Pruned) -> None:
+        """Say with what it begins, durably, before what was before that goes."""
+        self._may_write()
+        self.feed.store.replace(_PRUNED, sealed(pruned))
+
+    def remove_pages(self, firsts: Sequence[int]) -> None:
+        """Remove pages, the oldest first."""
+        for at in range(0, len(firsts), _REMOVED):
+            self._may_write()
+            self.feed.store.remove(map(self.feed.page_key, firsts[at : at + _REMOVED]))
 
 
 def content_name(file: StagedFile) -> str:

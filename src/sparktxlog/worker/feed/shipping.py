@@ -77,6 +77,7 @@ def feed(
     *,
     once: bool = False,
     tell: Callable[[FeedProgress], None] = lambda progress: None,
+    upkeep: Callable[[FeedWriter], None] = lambda writer: None,
 ) -> FeedProgress:
     """Store the log of a cluster until `stop` is set, or what is ordered now.
 
@@ -85,6 +86,7 @@ def feed(
         once: End when the feed has what is ordered at the node when it is asked first; a failure
             of all nodes ends it, too.
         tell: Called after each page, and whenever the node was asked and had nothing new.
+        upkeep: Called between two pages, such as `FeedUpkeep`.
 
     Raises:
         ExpiredError: The log between the end of the feed, or any image, and what a node keeps is
@@ -103,6 +105,7 @@ def feed(
             try:
                 with closing(HttpLogSource(url)) as source:
                     shipper = _Shipper(place, writer, source, done, tell)
+                    shipper.upkeep = upkeep
                     try:
                         return shipper.run(stop, once=once)
                     finally:
@@ -144,6 +147,7 @@ class _Shipper:
     ) -> None:
         self._place, self._writer, self._source = place, writer, source
         self.done, self._tell = done, tell
+        self.upkeep: Callable[[FeedWriter], None] = lambda writer: None
         self._info = info = source.info()
         check_apart(place.url, _places_of(info), what="the feed")
         self._files = SiteFiles(info)
@@ -168,6 +172,7 @@ class _Shipper:
             if target is not None and self._end.position >= target:
                 break
             began = monotonic()
+            self.upkeep(self._writer)
             tail = self._next_tail()
             if not tail.segments:
                 self._say(tail.position)
@@ -180,12 +185,16 @@ class _Shipper:
 
     def _next_tail(self) -> LogTail:
         try:
-            return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS)
+            return self._segments()
         except ExpiredError:
             # It was shortened meanwhile: then an image must lead on.
             kept_after = int(self._source.document("/v1/info")["kept_after"])
             self._begins_at, self._end = self._where(kept_after)
-            return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS)
+            return self._segments()
+
+    def _segments(self) -> LogTail:
+        """Return what follows; a feed has the rows of all groups, or none at all (P41)."""
+        return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS, whole=True)
 
     def _say(self, published: int) -> None:
         position, node_id = self._end.position, self._info.node_id

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from sparktxlog.attic.attic import OF_COMMIT_TABLES, OF_LAKE
+from sparktxlog.attic.attic import OF_COMMIT_TABLES, OF_LAKE, Attic, attics_of
 from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import LockedError, NotOfferedError
 from sparktxlog.files.stores.opening import store_at
@@ -108,6 +109,20 @@ def attic_of(lake: str) -> BucketAttic:
 def attic_of_commit_tables(url: str) -> BucketAttic:
     """Return the attic of commit tables in a bucket, as the environment of this process says."""
     return BucketAttic(bucket_at(url, "commit-table-url"), OF_COMMIT_TABLES)
+
+
+def attics_beside(info: Mapping[str, Any]) -> tuple[Attic | BucketAttic, ...]:
+    """Return the attics of a site other than those of lakes.
+
+    Args:
+        info: Places of the site, as a node's answer of `/v1/info` has them.
+
+    Raises:
+        ConfigError, MissingDependencyError: Its commit tables lie in a bucket that this process
+            cannot open (definite).
+    """
+    url = info.get("commit_table_url")
+    return (*attics_of(info)[1:], *([attic_of_commit_tables(url)] if url else []))
 
 
 def lake_at(lake: str | Path) -> Lake:

@@ -28,6 +28,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.files.workspace import remove_workspaces
 from sparktxlog.model.report import Recount, ReplayCost, ReplicaVerdict
+from sparktxlog.supervision import beating
 from sparktxlog.worker.apply.batches import Batch
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions, CopyOutcome
@@ -40,7 +41,7 @@ from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.local_replica import Replica, cost_of
 from sparktxlog.worker.replica.replays import ReplayRecords
 from sparktxlog.worker.replica.replica_driver import POLL_S, ReplicaDriver
-from sparktxlog.worker.replica.reports import Reporter, heartbeat
+from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 from sparktxlog.worker.replica.state import ReplicaHome, ReplicaState
 from sparktxlog.worker.verify.recount_schedule import ScheduledRecounts
@@ -241,7 +242,7 @@ class Applier:
         self._reporter.fail("")
         beat, interval_s = self._reporter.beat, self.info.worker_heartbeat
         try:
-            with heartbeat(beat, interval_s=interval_s) if self._beats else nullcontext():
+            with beating("heartbeat", beat, interval_s) if self._beats else nullcontext():
                 yield
         except Exception as error:
             self._reporter.end(str(error) or type(error).__name__)
@@ -503,8 +504,10 @@ class Applier:
         return self._copies is not None and answer.plan == "copy" and not waits
 
     def _recount(self) -> None:
-        """Recount the tables that the node asks for: other sites report other signatures (S3)."""
+        """Recount the tables that the node asks for: other sites report others (S3), or people."""
         tables = self._reporter.answer.recount
+        if not tables:
+            self._recounted = (-1, ())  # what is asked for from now on is another request
         if tables and (self.state.position, tables) != self._recounted:
             # Once for each position: a scan that fails is not repeated endlessly.
             self._recounted = (self.state.position, tables)

@@ -182,7 +182,7 @@ def place_of_locks(info: NodeInfo, lake: str, given: str | None = None) -> Path:
             hint="Leave it out: the locks are in the lake.",
             value=given,
         )
-    return Path(given or os.environ.get(WORK_DIR_VARIABLE) or info.lake_root).absolute()
+    return Path(given or os.environ.get(WORK_DIR_VARIABLE) or info.disk_of(lake)).absolute()
 
 
 def open_replica(lake: str | Path, here: str | Path) -> ReplicaHome:

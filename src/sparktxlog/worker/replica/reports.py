@@ -7,8 +7,7 @@ import os
 import platform
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +17,6 @@ from typing import Protocol
 from sparktxlog.codec.report_changes import ReportSender
 from sparktxlog.errors import TxLogError
 from sparktxlog.model.report import BatchProgress, OwnReport, ReplayCost, WorkerReport
-from sparktxlog.supervision import Supervisor
 from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaState
 
@@ -26,8 +24,6 @@ _logger = logging.getLogger(__name__)
 
 #: Most characters of an error in a report.
 _MAX_ERROR = 1_000
-#: Longest wait for the end of a heartbeat, seconds.
-_JOIN_S = 5.0
 #: Most reports kept while the node cannot be reached; the oldest are dropped first.
 REPORTS_KEPT = 1000
 
@@ -197,24 +193,3 @@ class Reporter:
                 self.changed.set()
             if not self._waiting:
                 return answer
-
-
-@contextmanager
-def heartbeat(beat: Callable[[], None], *, interval_s: float) -> Iterator[None]:
-    """Call `beat` in a thread every so many seconds while the context is open."""
-    stop = threading.Event()
-
-    def run() -> None:
-        supervisor = Supervisor()
-        while not stop.wait(interval_s):
-            # The next beat tries again.
-            supervisor.attempt("heartbeat", beat)
-
-    thread = threading.Thread(target=run, name="heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        # A request may hang for long: the worker does not wait for it.
-        thread.join(timeout=_JOIN_S)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -29,11 +29,15 @@ from sparktxlog.errors import (
     UnknownTableError,
     UnreachableError,
 )
+from sparktxlog.files.stores.object_pins import disk_of
 from sparktxlog.http.link import Http
 from sparktxlog.http.tokens import worker_token
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine, StatusAnswer
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.copying import CopyTicket, Decision, Transfer
+from sparktxlog.model.replicas import MAIN, check_replica_name
 from sparktxlog.model.report import Recount, WorkerReport
+from sparktxlog.model.tables.groups import not_held
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 from sparktxlog.storage.interfaces import Segment
@@ -73,6 +77,8 @@ class NodeInfo:
     #: The prefixes in a bucket that have the row tables, and the payloads, instead; None = none.
     lake_url: str | None = None
     payload_url: str | None = None
+    #: Name → lake of each other replica of the site.
+    replica_lakes: dict[str, str] = field(default_factory=dict)
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
@@ -105,6 +111,31 @@ class NodeInfo:
         """Where the row tables are: a directory, or the URL of a bucket."""
         return self.lake_url or self.lake_root
 
+    def lake_of(self, replica: str) -> str:
+        """Return the lake of a replica of the site, by its name, or site and name.
+
+        Raises:
+            InvalidNameError: That is no name (definite).
+            NotFoundError: The site has no such replica (definite).
+        """
+        lakes = {MAIN: self.lake, **self.replica_lakes}
+        name = MAIN if replica == self.node_id else replica.removeprefix(f"{self.node_id}/")
+        lake = lakes.get(check_replica_name(name))
+        if lake is None:
+            raise NotFoundError(
+                f"site {self.node_id} has no replica {name!r}",
+                hint=f"It has {', '.join(lakes)}.",
+                field="replica",
+                value=name,
+            )
+        return lake
+
+    def disk_of(self, lake: str) -> Path:
+        """Return the directory that has the locks of a lake: its own, unless it is in a bucket."""
+        if bucket_url(lake, "lake") is None:
+            return Path(lake)
+        return disk_of(lake, Path(self.lake_root), self.lake_url)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTail:
@@ -117,6 +148,28 @@ class LogTail:
     segments: tuple[Segment, ...] = ()
     #: Where the worker cut them; None = as the node sent them.
     cut: Cut | None = None
+    #: Tables among them whose rows this site does not hold → the sites that do (P41).
+    elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def of_site(self) -> LogTail:
+        """Return the tail without what is done to tables that other sites hold."""
+        if not self.elsewhere:
+            return self
+        kept = (
+            replace(one, effects=tuple(e for e in one.effects if e.table not in self.elsewhere))
+            for one in self.segments
+        )
+        return replace(self, segments=tuple(kept))
+
+    def check_held(self, *tables: str) -> None:
+        """Refuse tables whose rows this site does not hold; none are named: any of them.
+
+        Raises:
+            NotHeldHereError: It names the table, and the sites that hold it (definite).
+        """
+        for table, sites in sorted(self.elsewhere.items()):
+            if not tables or table in tables:
+                raise not_held(table, sites)
 
     def cut_at(self, cut: Cut) -> LogTail:
         """Return the tail as if the node's log ended at a cut."""
@@ -177,14 +230,25 @@ class HttpLogSource(Http):
         """Return the node's directories and settings that concern a worker."""
         return self._call(NodeInfo, "GET", "/v1/info")
 
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
+    def segments(
+        self, after: int, *, wait_s: float, limit: int = 500, whole: bool = False
+    ) -> LogTail:
         """Return segments after a position, waiting up to `wait_s` seconds for the first.
+
+        What is done to tables whose rows other sites hold is left out (P41).
+
+        Args:
+            whole: All of it is needed.
 
         Raises:
             ExpiredError: The log no longer holds what follows that position (definite).
+            NotHeldHereError: All is needed, and this site does not hold all (definite).
         """
         query = {"after": after, "wait": wait_s, "limit": limit}
-        return self._call(LogTail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
+        tail = self._call(LogTail, "GET", "/v1/worker/segments", query=query, wait_s=wait_s)
+        if whole:
+            tail.check_held()
+        return tail.of_site()
 
     def rows_and_commits(
         self, names: Iterable[str], lake: str | Path

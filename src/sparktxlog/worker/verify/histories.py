@@ -46,6 +46,8 @@ class SiteHistory:
     site: str
     #: Patterns of the tables that it holds; empty = all.
     only: tuple[str, ...] = ()
+    #: Tables of groups whose rows other sites hold (P41).
+    elsewhere: frozenset[str] = frozenset()
     #: Position → table → signature as text; `HISTORY` → chain hash.
     states: dict[int, dict[str, str]] = field(default_factory=dict)
     #: Why the site's own node was not asked, empty if it answered.
@@ -60,7 +62,7 @@ class SiteHistory:
 
     def compares(self, table: str) -> bool:
         """Return whether it can be compared in a table, or in the order of transactions."""
-        return table == HISTORY or holds(self.only, table)
+        return table == HISTORY or (holds(self.only, table) and table not in self.elsewhere)
 
 
 def read_peer_urls(pairs: Sequence[str]) -> dict[str, str]:
@@ -101,8 +103,18 @@ def read_histories(
     urls |= dict(peer_urls or {})
     lines = {replica_of(line): line for line in status.get("replicas") or ()}
     silent = {own, *urls} - {site_of(replica) for replica in lines}
+    groups = source.document("/v1/groups")
     found = {
-        replica: SiteHistory(site=replica, only=tuple(lines.get(replica, {}).get("only") or ()))
+        replica: SiteHistory(
+            site=replica,
+            only=tuple(lines.get(replica, {}).get("only") or ()),
+            elsewhere=frozenset(
+                table
+                for group in groups
+                if site_of(replica) not in group["sites"]
+                for table in group["tables"]
+            ),
+        )
         for replica in sorted({*lines, *silent})
     }
     for replica, history in found.items():

@@ -115,6 +115,8 @@ class Verification:
     #: The node's answer.
     verdict: str = ""
     plan: str = ""
+    #: Which replica it is, as `model.replicas` names it.
+    replica: str = ""
 
     @property
     def sound(self) -> bool:
@@ -124,7 +126,9 @@ class Verification:
     def lines(self) -> list[str]:
         """Return lines for people."""
         others = ", ".join(self.compared_sites) or "no other site"
-        title = f"site {self.node_id} at position {self.position:,}; compared: {others}"
+        title = (
+            f"site {self.replica or self.node_id} at position {self.position:,}; compared: {others}"
+        )
         return [title, *(line for table in self.tables for line in table.lines())]
 
 
@@ -170,6 +174,7 @@ def verify_replica(
         compared_sites=tuple(sorted(others)),
         verdict=answer.verdict,
         plan=answer.plan,
+        replica=own,
     )
 
 

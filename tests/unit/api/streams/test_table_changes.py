@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -45,6 +45,9 @@ class Log:
 
     def segments(self, after: int, upto: int) -> Iterator[Segment]:
         yield from (s for s in self._segments if s.last > after and s.first <= upto)
+
+    def check_held(self, effects: Iterable[TableEffect]) -> None:
+        pass
 
     def whole(self, after: int, upto: int) -> list[Segment]:
         return list(self.segments(after, upto))

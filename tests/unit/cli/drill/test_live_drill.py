@@ -55,6 +55,14 @@ def test_a_whole_cluster_passes() -> None:
     assert "go on after about suspect-timeout (4 s)" in report.markdown()
 
 
+def test_a_guard_says_without_which_site_the_others_go_on() -> None:
+    guard = [["A", "B"], ["B", "C"]]
+    report = DrillReport(began_at=1, sites=list(SITES), suspect_timeout_s=4.0, guard=guard)
+    assert [site for site in ("A", "B", "C") if report.goes_on(site)] == ["A", "C"]
+    examine(list(map(answer, SITES)), report)
+    assert "`sparktxlog peer remove B` (eviction-guard)." in report.markdown()
+
+
 def test_with_manual_eviction_somebody_must_remove_the_lost_site() -> None:
     text = drilled(*map(answer, SITES), evicts=False).markdown()
     assert "wait until somebody runs `sparktxlog peer remove B`" in text

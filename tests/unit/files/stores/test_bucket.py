@@ -303,7 +303,7 @@ def test_a_server_that_ignores_conditions_of_a_read_mixes_nothing(
 
     monkeypatch.setattr(obstore, "get", get)
     with pytest.raises(StorageError, match="was replaced"):
-        store._get("a", 2, None, mark)
+        store._get("a", 2, None, mark, lambda got: bytes(got.bytes()))
 
 
 def test_a_store_whose_marks_stay_is_refused(

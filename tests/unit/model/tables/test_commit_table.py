@@ -69,7 +69,7 @@ def test_a_name_has_two_parts(name: str) -> None:
 def test_the_tables_that_exist_are_found_by_uuid_and_name() -> None:
     gone = replace(TABLE, uuid=OTHER, name="a.a", is_dropped=True)
     by_uuid, uuids = {UUID: TABLE, OTHER: gone}, {"shop.orders": UUID}
-    tables = CommitTables(by_uuid, uuids)
+    tables = CommitTables(by_uuid, uuids, {})
     assert dict(tables) == {UUID: TABLE}
     assert (len(tables), tables.get(OTHER), OTHER in tables) == (1, None, False)
     assert tables.named("SHOP.orders") is TABLE

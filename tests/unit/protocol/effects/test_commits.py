@@ -221,6 +221,20 @@ def test_changes_are_told_once_as_each_run_left_them(log: Log) -> None:
     assert log.commits.take_changes() == ()
 
 
+def test_what_changed_after_a_position_is_found_newest_first(log: Log) -> None:
+    def changed(after: int) -> list[str]:
+        return [table.uuid for table in log.commits.tables.changed_after(after)]
+
+    log.run(create(T2, "s.u"))
+    assert (changed(0), changed(1), changed(2)) == ([T2, T1], [T2], [])
+    log.run(commit(1))
+    again = CommitFold(sorted(log.commits.tables.values(), key=lambda table: table.uuid))
+    assert (changed(0), changed(2), changed(3)) == ([T1, T2], [T1], [])
+    assert [table.uuid for table in again.tables.changed_after(0)] == [T1, T2]
+    log.run(drop(T1))
+    assert (changed(0), changed(3)) == ([T2], [])
+
+
 def test_a_restart_knows_the_same_tables(log: Log) -> None:
     log.run(commit(1), create(T2, "s.u"), drop(T2))
     kept = {table.uuid: table for table in log.commits.take_changes()}

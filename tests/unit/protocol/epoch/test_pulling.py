@@ -6,7 +6,7 @@ import pytest
 from tests.verification.mutation.lone import SECOND_US, Lone
 
 from sparktxlog.model.ids import NodeId
-from sparktxlog.protocol.epoch.pulling import PACE_US, Pulling
+from sparktxlog.protocol.epoch.pulling import PACE_US, Pulling, circle_of
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.events import LinkChanged
 
@@ -82,3 +82,29 @@ def test_it_looks_again_in_time() -> None:
         node.now = deadline
         node.hear(node.answer("a", 0))
     assert pauses[0] == PACE_US and max(pauses) <= SECOND_US and pauses[-1] == SECOND_US
+
+
+#: Node → what it is set to follow; None = it has not greeted.
+_Follow = dict[str, tuple[str, ...] | None]
+
+
+@pytest.mark.parametrize(
+    ("follow", "circle"),
+    [
+        ({"f": ("g",), "g": ("f",)}, "f g"),
+        ({"f": ("g",), "g": ("g2",), "g2": ("g", "f")}, "f g g2"),
+        # A circle into which it leads, though it is no part of it.
+        ({"f": ("g",), "g": ("g2",), "g2": ("g",)}, "f g g2"),
+        # The members are asked by default, also where none of those that are named has a place.
+        ({"f": ("g",), "g": ()}, ""),
+        ({"f": ("g",), "g": ("x", "w")}, ""),
+        ({"f": ("g", "g2"), "g": ("f",), "g2": ("f", "b")}, ""),
+        ({"f": ("g", "a"), "g": ("f",)}, ""),
+        # One that has not greeted may lead to a member.
+        ({"f": ("g", "g2"), "g": ("f",), "g2": None}, ""),
+    ],
+)
+def test_followers_that_follow_each_other_are_found(follow: _Follow, circle: str) -> None:
+    node = Lone(Master, "f", VOTES | {"g2": 0}, suspect_us=SECOND_US)
+    found = circle_of(NodeId("f"), node.master.view, lambda one: follow.get(str(one)))
+    assert found == circle.split()

@@ -10,9 +10,9 @@ from tests.verification.mutation.lone import SECOND_US, Lone, sent
 
 from sparktxlog.model.ids import NodeId
 from sparktxlog.protocol.master import Master
-from sparktxlog.protocol.messages.actions import Action, SendEpochMessage, TellPhase
+from sparktxlog.protocol.messages.actions import Action, SendEpochMessage, TellChange, TellPhase
 from sparktxlog.protocol.messages.balloting import Prepare, Probe
-from sparktxlog.protocol.messages.events import LinkChanged, PostReceived, Tick
+from sparktxlog.protocol.messages.events import ChangeRequested, LinkChanged, PostReceived, Tick
 from sparktxlog.protocol.messages.recovery import first_view
 from sparktxlog.protocol.messages.view import Phase
 
@@ -296,6 +296,88 @@ def test_an_operator_who_decides_is_waited_for() -> None:
     watched = missing_link({"b": ()}, "c", auto_evict=False)
     assert not sent(watched.until(60 * TIMEOUT_US), Prepare)
     assert watched.phase() is Phase.SUSPECT
+
+
+# -- one that others hear (P39) --------------------------------------------------------------------
+
+
+def kept(answers: Answers) -> Watched:
+    """Return a node that has lost its link to `c`, and keeps whom others hear."""
+    return missing_link(answers, "c", keeps_heard=True)
+
+
+def test_a_member_that_another_one_hears_is_kept_as_long_as_that_says_so() -> None:
+    watched = kept({"b": ("a", "c")})
+    assert not sent(watched.until(60 * TIMEOUT_US), Prepare)
+    assert watched.phase() is Phase.SUSPECT
+    watched.answers = {"b": ("a",)}
+    assert sent(watched.until(67 * TIMEOUT_US), Prepare)
+
+
+def test_the_word_of_a_member_that_is_silent_itself_keeps_nobody() -> None:
+    watched = Watched(
+        {"b": ("c",), "d": (), "e": ()}, votes=dict.fromkeys("abcde", 1), keeps_heard=True
+    )
+    watched.post("e")
+    watched.begun = watched.node.now
+    watched.link("c", up=False)
+    assert not sent(watched.until(20 * TIMEOUT_US), Prepare)
+    watched.answers = {"d": (), "e": ()}
+    watched.link("b", up=False)
+    for tenths in range(200, 300):
+        if sent(watched.until(tenths * TIMEOUT_US // 10), Prepare):
+            break
+    proposer = watched.node.master._succession.proposer
+    assert proposer is not None
+    assert proposer.intent.absent == {"b", "c"}
+
+
+def test_a_witness_carries_nothing() -> None:
+    votes = {"a": 1, "b": 1, "c": 1, "w": 1}
+    answers: Answers = {"b": ("a",), "w": ("a", "c")}
+    watched = missing_link(answers, "c", keeps_heard=True, votes=votes)
+    assert sent(watched.until(5 * TIMEOUT_US), Prepare)
+
+
+def test_a_change_is_left_to_those_that_hear_all() -> None:
+    """`c` would not hear the ballot of this node, and be left out."""
+    watched = kept({"b": ("a", "c")})
+    heavy = tuple(replace(seat, weight=2) for seat in watched.node.view.roster)
+    watched.begun = watched.node.now
+    actions = watched.answered(watched.node.feed(ChangeRequested(ticket=7, roster=heavy)))
+    actions += watched.until(5 * TIMEOUT_US)
+    assert not sent(actions, Prepare)
+    (told,) = [action for action in actions if isinstance(action, TellChange)]
+    assert told.epoch is None
+    assert told.text == "c is heard by others and not here: ask one of those"
+
+
+# -- a guard (P40) ---------------------------------------------------------------------------------
+
+PAIRS = (frozenset({NodeId("a"), NodeId("b")}), frozenset({NodeId("c"), NodeId("d")}))
+
+
+@pytest.mark.parametrize(
+    ("there", "guard", "goes_on"),
+    [
+        ("bc", (), True),
+        ("bc", PAIRS, True),
+        ("cd", PAIRS, True),
+        ("ce", PAIRS, False),
+        ("ce", (), True),
+        ("bcd", (frozenset(map(NodeId, "abcde")),), False),
+    ],
+)
+def test_with_a_guard_only_a_side_with_a_whole_set_goes_on(
+    there: str, guard: tuple[frozenset[NodeId], ...], goes_on: bool
+) -> None:
+    watched = Watched(dict.fromkeys(there, ()), votes=dict.fromkeys("abcde", 1), guard=guard)
+    watched.post("e")
+    watched.begun = watched.node.now
+    for peer in "bcde":
+        if peer not in there:
+            watched.link(peer, up=False)
+    assert bool(sent(watched.until(20 * TIMEOUT_US), Prepare)) is goes_on
 
 
 # -- with whom -------------------------------------------------------------------------------------

@@ -157,6 +157,23 @@ def test_late_stamping_is_told_twice() -> None:
     run(main())
 
 
+def test_each_transaction_of_a_durable_run_is_found_before_its_stamp() -> None:
+    """After a restart nobody knows whether its clients submitted them one by one (P25c)."""
+    receipts = Receipts(lambda sites: 0)
+    submission = receipts.open(1, IDS, singles=False)
+    assert receipts.pending(IDS[16:32]) is None, "nothing is durable yet"
+    receipts.accepted(1, None)
+    found = [receipts.pending(IDS[16 * at : 16 * at + 16]) for at in range(3)]
+    assert found == [(submission, 0), (submission, 1), (submission, 2)]
+    assert receipts.pending(IDS[8:24]) is None, "in the middle of two ids"
+    receipts.accepted(1, header())
+    assert receipts.pending(IDS[16:32]) is None, "now the journal finds it"
+    receipts.open(2, IDS, singles=False)
+    receipts.accepted(2, None)
+    receipts.rejected(2, "payload-store", "its files are lost")
+    assert receipts.pending(IDS[16:32]) is None
+
+
 def test_refusals_are_definite_errors_of_the_tree() -> None:
     async def main() -> None:
         receipts = Receipts(lambda sites: 0)

@@ -27,7 +27,7 @@ class Log:
         self.now = 100.0
         self._tables: dict[str, CommitTable] = {}
         self._ids: Iterator[int] = count(1)
-        self.rivals = RivalCommits(node_id, CommitTables(self._tables, {}), lambda: self.now)
+        self.rivals = RivalCommits(node_id, CommitTables(self._tables, {}, {}), lambda: self.now)
         self.order(0, self.new_id())
 
     def new_id(self) -> bytes:

@@ -72,7 +72,7 @@ class Site:
         self, on_published: Callable[[int, float], None], epochs: EpochHistory | None = None
     ) -> Publisher:
         node: Any = SimpleNamespace(
-            tables=dict, write=self.journal.write, on_published=on_published, on_rest=lambda: None
+            tables=dict, mark=self.journal.write, on_published=on_published, on_rest=lambda: None
         )
         return self.publisher_of(node, epochs)
 
@@ -240,7 +240,7 @@ def test_a_kill_between_commit_and_mark_repeats_nothing(tmp_path: Path, giver: S
         committed.set()
         raise StorageError("killed")
 
-    node: Any = SimpleNamespace(tables=dict, write=die, on_rest=lambda: None)
+    node: Any = SimpleNamespace(tables=dict, mark=die, on_rest=lambda: None)
     publisher = site.publisher_of(node)
     publisher.start(16)
     assert committed.wait(10)

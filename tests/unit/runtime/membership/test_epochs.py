@@ -57,7 +57,7 @@ def epochs_of(
         receipts=Receipts(lambda sites: 0) if receipts is None else receipts,
         executor=SimpleNamespace(write_then=lambda writes, then: None),
     )
-    greeter: Any = None
+    greeter: Any = SimpleNamespace(ahead=lambda: None)
     return Epochs(base, core, greeter)
 
 

@@ -56,7 +56,7 @@ class Survivor:
             receipts=Receipts(lambda sites: 0),
             executor=SimpleNamespace(write_then=lambda writes, then: None),
         )
-        greeter: Any = None
+        greeter: Any = SimpleNamespace(ahead=lambda: None)
         self.epochs = Epochs(base, core, greeter)
 
     def feed(self, *events: Event) -> None:

@@ -10,10 +10,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.catchup.comparison import Cause
 from sparktxlog.catchup.donors import Candidate, choose_donors
+from sparktxlog.errors import NotFoundError
 from sparktxlog.model.report import Recount, RecountedTable, ReplicaVerdict, WorkerReport
 from sparktxlog.runtime.replicas.judged_replicas import RECOUNT_AFTER_US, Replicas
 from sparktxlog.runtime.replicas.own_replica import HISTORY
@@ -274,6 +276,31 @@ def counted(site: str, position: int, rows: int, **changes: Any) -> Recount:
         position=position,
         tables={"t": RecountedTable(version=position, recorded=recorded, counted=found)},
     )
+
+
+def test_an_operator_asks_a_worker_that_follows_for_a_recount() -> None:
+    """The same table at the same position again, too; a scan that failed is not repeated."""
+    b = Node("B")
+    for nobody in ("main", "reports"):
+        with pytest.raises(NotFoundError, match="no worker follows"):
+            b.replicas.ask_recount(nobody, ["t"], 1)
+    b.hear(replace(at(10, "B"), follows=True))
+    with pytest.raises(NotFoundError, match="has no table 'u'"):
+        b.replicas.ask_recount("main", ["t", "u"], 1)
+    assert b.replicas.recount_due() == []
+    sound = counted("B", 10, GOOD)
+    for _ in range(2):
+        assert b.replicas.ask_recount("main", ["t"], 1)[1] == ["t"]
+        assert b.replicas.recount_due() == ["t"]
+        b.keep(b.replicas.take_recount(sound))
+        assert b.replicas.recount_due() == []
+    assert b.replicas.counted_at("B", "t") == 10 and b.replicas.counted_at("A", "t") is None
+    b.replicas.ask_recount("main", ["t"], 1)
+    b.replicas.take_recount(replace(sound, tables={}))
+    assert b.replicas.recount_due() == []
+    silent = 2 + int(b.base.config.worker_dead_after * 1e6)
+    with pytest.raises(NotFoundError, match="no worker follows"):
+        b.replicas.ask_recount("main", ["t"], silent)
 
 
 def test_replicas_that_differ_are_recounted_after_a_while_and_once() -> None:

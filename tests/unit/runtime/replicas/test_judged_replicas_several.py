@@ -85,6 +85,49 @@ def test_a_peer_names_its_replicas_and_others_of_it_are_forgotten() -> None:
         known.take(named(10, f"r{number}", node="B"))
     assert not known.replicas.has_room(named(10, "z", node="B"))
     assert known.replicas.has_room(named(20, "r1", node="B")), "that one is known"
+    (warned,) = known.replicas.warnings(1)
+    assert warned["code"] == "replicas-not-known" and "replicas: z are not known" in warned["text"]
+    rest = ("main", "x", *(f"r{number}" for number in range(6)))
+    assert not known.replicas.keep_only("B", (*rest, "z")) and known.replicas.warnings(1)
+    assert not known.replicas.keep_only("B", rest) and not known.replicas.warnings(1)
+    assert not known.replicas.has_room(named(10, "z", node="B"))
+    assert known.replicas.keep_only("B", (*rest[1:], "z"))
+    assert known.replicas.has_room(named(10, "z", node="B")) and not known.replicas.warnings(1)
+
+
+def test_peers_hear_of_a_replica_while_it_is_kept() -> None:
+    """One that a crash loses would have been named to others."""
+    known, (main, one) = Known(), (report(10), named(10, "one"))
+    assert known.take(main) is ReplicaVerdict.IN_SYNC
+    writes = known.replicas.register("one", "/lakes/one")
+    known.take(one)
+    assert known.replicas.names() == ("main",)
+    assert [said.name for said in known.replicas.latest_own(1)] == ["main"]
+    known.keep(writes)
+    known.replicas.registered("one")
+    assert known.replicas.names() == ("main", "one")
+    assert [said.name for said in known.replicas.latest_own(1)] == ["main", "one"]
+    assert Known(saved=known.saved).replicas.names() == ("main", "one")
+    for name, rest in (("one", ("main",)), ("main", ())):
+        gone = known.replicas.unregister(name)
+        assert known.replicas.names() == (*rest, name), "it would come back after a crash"
+        known.keep(gone)
+        known.replicas.unregistered(name)
+        assert known.replicas.names() == rest
+    # It is registered again before its end is durable.
+    known.replicas.register("one", "/lakes/one")
+    known.replicas.registered("one")
+    known.replicas.unregister("one")
+    known.replicas.register("one", "/lakes/one")
+    known.replicas.unregistered("one")
+    assert known.replicas.names() == ()
+    known.replicas.registered("one")
+    assert known.replicas.names() == ("one",)
+    # It is forgotten before its registration is durable.
+    known.replicas.register("two", "/lakes/two")
+    known.replicas.unregister("two")
+    known.replicas.registered("two")
+    assert known.replicas.names() == ("one",)
 
 
 def test_reads_choose_the_most_current_replica_that_holds_the_table() -> None:

@@ -11,6 +11,7 @@ from tests.support.named_replicas import BRONZE, Known, named
 def test_snapshots_of_each_replica_survive_a_restart_and_a_forgotten_one_does_not() -> None:
     known = Known("bronze.a")
     known.keep(known.replicas.register("reports", "/lakes/reports"))
+    known.replicas.registered("reports")
     for position in (10, 20):
         known.take(report(position))
         known.take(replace(named(position, "reports", BRONZE), follows=True))
@@ -27,6 +28,7 @@ def test_snapshots_of_each_replica_survive_a_restart_and_a_forgotten_one_does_no
     assert [one.name for one in again.replicas.newly_silent(2 * 10**9)] == ["reports"]
     assert again.replicas.applied_by("reports") == 20 and again.replicas.applied_by("x") == 0
     again.keep(again.replicas.unregister("reports"))
+    again.replicas.unregistered("reports")
     for one in (again, Known("bronze.a", saved=again.saved)):
         assert one.replicas.lakes == {} and one.replicas.names() == ("main",)
         assert one.replicas.snapshot(10, "reports") is None

@@ -22,11 +22,14 @@ DEAD_US = 10_000_000
 class Site:
     """Node A with its registration; the clock stands still."""
 
-    def __init__(self, directory: Path, lake_url: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, lake_url: str | None = None, saved: dict[str, bytes] | None = None
+    ) -> None:
         self.now = 1_000
         self.lake = directory / "lake"
         self.lake.mkdir(parents=True, exist_ok=True)
-        base = base_of("A", hash_at, position=100, dead_after_us=DEAD_US)
+        self.saved = dict(saved or {})
+        base = base_of("A", hash_at, position=100, dead_after_us=DEAD_US, saved=self.saved)
         base.config.lake_dir, base.config.lake_url = self.lake, lake_url
         base.clock = SimpleNamespace(now=lambda: self.now)
         self.replicas = Replicas(base)
@@ -39,8 +42,12 @@ class Site:
         said["runs_on"] = f"host of {worker}"
         found = msgspec.convert(said, OwnReport)
         writes = self.registration.take(found)
-        self.replicas.accept(found.for_peers(), self.now)
+        self.keep(self.replicas.accept(found.for_peers(), self.now)[2])
         return writes
+
+    def keep(self, writes: list[Any]) -> None:
+        """Make writes durable."""
+        self.saved.update({write.name: write.value for write in writes})
 
 
 def test_a_replica_is_registered_once_with_its_lake(tmp_path: Path) -> None:
@@ -125,3 +132,43 @@ def test_lakes_in_buckets(tmp_path: Path) -> None:
         site.take("one", "s3a://bucket/lake/below")
     site.take("one", "s3://bucket/lake2")
     site.take("two", tmp_path / "disk")
+
+
+@pytest.mark.parametrize("lake", ["hdfs://host/lake", "s3://", "lake/below", "/x" * 2_049, "/\0"])
+def test_a_lake_that_is_no_place_is_refused(tmp_path: Path, lake: str) -> None:
+    """It would be kept in the journal, and be taken for a directory of the node."""
+    site = Site(tmp_path)
+    with pytest.raises(InvalidRequestError, match="'A/one' is not taken") as failure:
+        site.take("one", lake)
+    assert failure.value.definite and failure.value.hint and not site.replicas.lakes
+
+
+def test_a_worker_that_ran_before_a_restart_of_the_node_keeps_its_name(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.keep(site.take("one", tmp_path / "x", "w1"))
+    again = Site(tmp_path, saved=site.saved)
+    again.now = site.now + 2
+    again.replicas.newly_silent(again.now)
+    with pytest.raises(InvalidRequestError, match="may run, as this node has just started"):
+        again.registration.check_forgettable("one")
+    with pytest.raises(InvalidRequestError, match="worker w1 of that name and lake runs"):
+        again.take("one", tmp_path / "x", "w2")
+    again.take("one", tmp_path / "x", "w1")
+    with pytest.raises(InvalidRequestError, match="replica 'one' runs"):
+        again.registration.check_forgettable("one")
+    gone = Site(tmp_path, saved=site.saved)
+    gone.replicas.newly_silent(gone.now)
+    gone.now += DEAD_US + 1
+    gone.registration.check_forgettable("one")
+    assert gone.take("one", tmp_path / "x", "w2") == []
+
+
+def test_a_renamed_replica_is_told_to_forget_the_old_name(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.take("old", tmp_path / "x", "w1", follows=False)
+    with pytest.raises(InvalidRequestError) as failure:
+        site.take("new", tmp_path / "x", "w2")
+    assert "If it was renamed: sparktxlog workers forget old" in str(failure.value.hint)
+    site.registration.check_forgettable("old")
+    site.replicas.unregister("old")
+    assert site.take("new", tmp_path / "x", "w2")

@@ -68,3 +68,19 @@ def test_donors_that_lack_tables() -> None:
     assert not lacks((), ()) and not lacks((), BRONZE) and not lacks(BRONZE, BRONZE)
     assert lacks(BRONZE, ()) and lacks(BRONZE, GOLD) and lacks(BRONZE, ("*.*",))
     assert not lacks(BRONZE, ("bronze.a",)) and not lacks((*BRONZE, *GOLD), ())
+
+
+def test_a_replica_lacks_the_tables_of_groups_of_other_sites() -> None:
+    """P41: it lends no copy to a site that holds them, and no site without them misses them."""
+    known = Known("plain", "grouped")
+    own = table("grouped")
+    own.properties = (("sparktxlog.sites", "B,C"),)
+    known.base.master.tables = Tables({"plain": table("plain"), "grouped": own})
+    sets = known.replicas.sets
+    assert sets.lacks((), (), at="A", site="B") and not sets.lacks((), (), at="A", site="A")
+    assert not sets.lacks((), (), at="C", site="B")
+    assert not sets.lacks((), ("plain",), at="A", site="B")
+    assert sets.left_out([("default.plain",)], "A") == []
+    assert sets.left_out([("default.plain",)], "B") == ["grouped"]
+    assert [site for site in "ABCD" if sets.holds_all(site)] == ["B", "C"]
+    assert (sets.sites("grouped"), sets.sites("plain")) == (("B", "C"), ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock, MagicMock
 
 import msgspec
@@ -56,14 +56,14 @@ class Site:
         uuids = {table.name.lower(): uuid for uuid, table in found.items()}
         master = SimpleNamespace(
             tables=Tables(self.kept),
-            commit_tables=CommitTables(found, uuids),
+            commit_tables=CommitTables(found, uuids, {}),
             writes=lambda name: TableWrites(version=2, position=7),
             base=SimpleNamespace(position=9),
         )
         base: Any = SimpleNamespace(master=master)
         lake: Any = SimpleNamespace(url="s3://lake", below=lambda name: lake)
         catalog: Any = SimpleNamespace(listed=self._listed)
-        rows = RowTables(base, lake)
+        rows = RowTables(base, lake, cast(Any, None), lambda url: lake)
         rows.place = lambda definition: SimpleNamespace(url=f"s3://lake/{definition.name}")  # type: ignore[method-assign]
         node = MagicMock(reach=AsyncMock(), end=9, writes=master.writes)
         node.tables = lambda: master.tables

@@ -172,6 +172,19 @@ def test_tables_that_the_node_asks_for_are_recounted_once_for_a_position(
     assert len(node.recounts) == END + 1
 
 
+def test_what_is_asked_for_again_is_recounted_again(
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an operator: the node asks no more once it has the result."""
+    counts = Mock(side_effect=lambda _, __, state, node_id, names: state.recount(node_id, {}))
+    monkeypatch.setattr(applier, "recount", counts)
+    one = worker(node, directory)
+    for recount, called in ((("t",), 1), (("t",), 1), ((), 1), (("t",), 2)):
+        one._reporter.answer = Answer(verdict="IN_SYNC", plan="replay", recount=recount)
+        one._recount()
+        assert counts.call_count == called
+
+
 def test_a_forced_copy_without_a_donor_ends_with_the_node_s_reason(
     node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from tests.support.worker_log import LogBuilder, MemoryLog
 
 from sparktxlog.errors import LockedError, TransportError
 from sparktxlog.model.report import BatchProgress
-from sparktxlog.worker.replica.reports import Reporter, heartbeat
+from sparktxlog.worker.replica.reports import Reporter
 from sparktxlog.worker.replica.state import ReplicaState
 
 STATE = ReplicaState(worker_id="w", log_id="test", position=1, chain_hash="h")
@@ -87,24 +86,6 @@ def test_reports_say_who_follows_why_it_stands_still_and_that_it_ends(tmp_path: 
     assert len(source.reports) == before
     source.reachable = False
     once.end("the node is away, too")
-
-
-@pytest.mark.parametrize("error", [TransportError("away"), OSError(24, "too many open files")])
-def test_the_heartbeat_outlives_failures_and_ends_with_its_context(error: Exception) -> None:
-    beats, third = 0, threading.Event()
-
-    def beat() -> None:
-        nonlocal beats
-        beats += 1
-        if beats == 3:
-            third.set()
-        raise error
-
-    with heartbeat(beat, interval_s=0.001):
-        assert third.wait(10)
-    seen = beats
-    assert not any(thread.name == "heartbeat" for thread in threading.enumerate())
-    assert beats == seen
 
 
 def test_a_worker_that_was_overtaken_says_nothing_more(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class CannedNode:
         self.documents: dict[str, Any] = {
             "/v1/info": {"node_id": name, "log_root": ""},
             "/v1/status": {"peers": [], "replicas": []},
+            "/v1/groups": [],
             "/v1/queue": [],
             "/v1/worker/segments": {"position": 0, "log_id": "l", "epoch": 1, "segments": []},
         }

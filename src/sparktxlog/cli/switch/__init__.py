@@ -1,0 +1,1 @@
+"""Switches a site: a follower goes in, the old site goes out, and nothing is lost."""

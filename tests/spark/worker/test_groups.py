@@ -1,0 +1,43 @@
+"""Workers of two sites apply the tables of their groups, and none is behind or different (V04)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.adopting.sites import two_sites
+
+from sparktxlog import Client
+from sparktxlog.api.writing.group_definitions import create_group
+from sparktxlog.errors import NotHeldHereError
+from sparktxlog.worker.replica.source import HttpLogSource
+from sparktxlog.worker.verify.comparing import compare_sites
+
+
+def test_each_site_applies_what_it_holds(spark: SparkSession, tmp_path: Path) -> None:
+    """V04: a row that A accepts for group eu is read at B, and nowhere else."""
+    with two_sites(spark, tmp_path) as sites:
+        with Client(sites.nodes["A"].url) as client:
+            create_group(client, "eu", ["B"])
+        sites.a.create_table("orders", "id bigint not null, name string", ["id"], group="eu")
+        sites.a.create_table("plain", "id bigint")
+        sites.a.append(
+            "orders", spark.createDataFrame([(1, "a"), (2, "b")], "id long, name string")
+        )
+        sites.a.append("plain", spark.createDataFrame([(1,)], "id long"))
+        # What the client sends with its request is put into a file by the node.
+        with Client(sites.nodes["A"].url) as client:
+            client.upsert("orders", [{"id": 2, "name": "B"}, {"id": 3, "name": "c"}])
+            client.delete_where("orders", "id = 1")
+        sites.b.after(sites.a.position())
+        found = sites.b.table("orders").orderBy("id").collect()
+        assert [tuple(row) for row in found] == [(2, "B"), (3, "c")]
+        with pytest.raises(NotHeldHereError, match="its group has sites B"):
+            sites.a.table("orders").collect()
+        assert len(set(sites.signatures("plain"))) == 1
+        assert sites.signatures("orders")[0] == "none" != sites.signatures("orders")[1]
+        for node in sites.nodes.values():
+            assert {one["verdict"] for one in node.status()["replicas"]} == {"IN_SYNC"}
+        comparison = compare_sites(HttpLogSource(sites.nodes["A"].url))
+        assert comparison.equal and comparison.complete
