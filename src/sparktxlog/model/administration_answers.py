@@ -35,3 +35,17 @@ class AuditEntry(TypedDict):
     #: How many equal ones it stands for, and when the last one came; `outcome` is the first one's.
     count: int
     until: int
+
+
+class GroupLine(TypedDict):
+    """A group of sites (P41)."""
+
+    name: str
+    sites: list[str]
+    copies: int
+    schemas: list[str]
+    tables: list[str]
+    #: Its sites that are no members now, or are missing.
+    away: list[str]
+    #: Whether enough of its sites are there to write to it.
+    takes_writes: bool

@@ -712,20 +712,6 @@ class UndecidedAnswer(TypedDict):
     valid_until: int
 
 
-class GroupLine(TypedDict):
-    """A group of sites (P41)."""
-
-    name: str
-    sites: list[str]
-    copies: int
-    schemas: list[str]
-    tables: list[str]
-    #: Its sites that are no members now, or are missing.
-    away: list[str]
-    #: Whether enough of its sites are there to write to it.
-    takes_writes: bool
-
-
 class StateFilesAnswer(TypedDict):
     """Where views of the node's state are written for readers by SQL."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import Any
 
 from sparktxlog.model.ids import Int64, JournalNumber
 from sparktxlog.model.replicas import MAIN, ReplicaName, TableSet, replica_id
@@ -108,6 +109,25 @@ class WorkerReport:
     def replica(self) -> str:
         """The text by which the replica is known: `A`, or `A/reports`."""
         return replica_id(self.node_id, self.name)
+
+    @property
+    def copy_origin(self) -> tuple[str, int]:
+        """Site and position that the replica was copied from; ("", 0) = never copied."""
+        donor, _, rest = self.copied_from.rpartition("@")
+        position = rest.partition("/")[0]
+        return (donor, int(position)) if donor and position.isdecimal() else ("", 0)
+
+    def table_lines(self) -> dict[str, dict[str, Any]]:
+        """Return name → what a status shows of a table, by name."""
+        return {
+            name: {
+                "version": table.version,
+                "signature": table.signature.to_text(),
+                "schema": table.schema,
+                "diverged": table.diverged,
+            }
+            for name, table in sorted(self.tables.items())
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

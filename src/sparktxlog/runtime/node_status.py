@@ -7,9 +7,9 @@ from typing import cast
 
 from sparktxlog.config import exposures
 from sparktxlog.config.maintenance_times import lasts
+from sparktxlog.model.administration_answers import GroupLine
 from sparktxlog.model.answers import (
     FailingTask,
-    GroupLine,
     IncomingRunAnswer,
     OperatorWarning,
     StatusAnswer,

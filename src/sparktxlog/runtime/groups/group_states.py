@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from sparktxlog.model.answers import GroupLine, OperatorWarning
+from sparktxlog.model.administration_answers import GroupLine
+from sparktxlog.model.answers import OperatorWarning
 from sparktxlog.model.tables.groups import Group, group_of, groups_of, sites_of
 from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.runtime.foundation import Foundation

@@ -329,7 +329,7 @@ class Replicas:
     def _record(self, report: WorkerReport) -> None:
         signatures = recordable(report)
         if signatures is not None:
-            donor, copied_at = _origin(report.copied_from)
+            donor, copied_at = report.copy_origin
             self._opinions.add(
                 Opinion(
                     site=report.replica,
@@ -762,7 +762,7 @@ class Replicas:
                     "engine": report.engine,
                     "table_count": len(report.tables),
                     "batch": None if report.batch is None else asdict(report.batch),
-                    **({"tables": _tables_of(report)} if tables else {}),
+                    **({"tables": report.table_lines()} if tables else {}),
                     **self._lake_of(report),
                 }
             )
@@ -785,28 +785,9 @@ def _worker(report: WorkerReport) -> str:
     return report.worker_id if report.name == MAIN else f"{report.name} ({report.worker_id})"
 
 
-def _tables_of(report: WorkerReport) -> dict[str, dict[str, Any]]:
-    return {
-        name: {
-            "version": table.version,
-            "signature": table.signature.to_text(),
-            "schema": table.schema,
-            "diverged": table.diverged,
-        }
-        for name, table in sorted(report.tables.items())
-    }
-
-
 def _replica(report: WorkerReport) -> str:
     """Return a name for the tables of a report, which changes with a copy or a new lake."""
     return f"{report.worker_id} {report.copied_from}"
-
-
-def _origin(copied_from: str) -> tuple[str, int]:
-    """Return site and position that a replica was copied from; ("", 0) = never copied."""
-    donor, _, rest = copied_from.rpartition("@")
-    position = rest.partition("/")[0]
-    return (donor, int(position)) if donor and position.isdecimal() else ("", 0)
 
 
 def _same_verdict(one: Comparison, other: Comparison) -> bool:

@@ -39,13 +39,12 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 )
 from sparktxlog.codec.submits.mark_requests import MarkRequest
 from sparktxlog.codec.submits.requests import AddedOperations, OpenRequest, TransactionRequest
-from sparktxlog.model.administration_answers import SettingValue
+from sparktxlog.model.administration_answers import GroupLine, SettingValue
 from sparktxlog.model.answers import (
     CommitTableLine,
     EpochsAnswer,
     EpochView,
     ForceAnswer,
-    GroupLine,
     IncomingRunAnswer,
     InfoAnswer,
     ListedRun,
