@@ -150,7 +150,7 @@ def test_what_was_accepted_counts_before_the_core_sees_it() -> None:
     """A node that is to be switched off has it, though nothing of it is durable yet."""
 
     async def main() -> None:
-        cycle, made = assembling(WaitingCore())
+        cycle, made = assembling(WaitingCore(), most=5)
         assert cycle.gathered_runs == 0
         places = [cycle.submit_single(_commit(number, number), None, 0) for number in (1, 2)]
         assert cycle.gathered_runs == 1
