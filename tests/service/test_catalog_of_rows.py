@@ -325,7 +325,7 @@ def test_a_catalog_that_names_a_replica_shows_it(tmp_path: Path) -> None:
             wrong = await caller.ask("GET", path_of("parts").replace("/tx/", "/tx@one/"))
             assert wrong[0] == 404 and "not applied in replica 'one'" in message(wrong)
             wrong = await caller.ask("GET", path_of("orders").replace("/tx/", "/tx@x/"))
-            assert wrong[0] == 404 and "no replica 'x'" in message(wrong)
+            assert wrong[0] == 400 and "no replica 'x'" in message(wrong)
             status, answer = await caller.ask("GET", TABLES.replace("name=tx", "name=tx@one"))
             assert status == 200 and [one["name"] for one in answer["tables"]] == ["orders"]
 

@@ -22,8 +22,8 @@ import structlog
 from sparktxlog.codec.delta_catalog.catalog_answers import ShownTable
 from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.errors import (
+    InvalidRequestError,
     NameTakenError,
-    NotFoundError,
     RowTableError,
     StorageError,
     UnknownTableError,
@@ -107,7 +107,7 @@ class RowTables:
             catalog: As the session calls it; it may name a replica.
 
         Raises:
-            NotFoundError: This site has no such replica (definite).
+            InvalidRequestError: This site has no such replica (definite).
             UnknownTableError: It is not applied at this site, or in that replica (definite).
             CorruptLogError: Its Delta table cannot be read.
             StorageError: The bucket of the lake cannot be reached.
@@ -129,7 +129,7 @@ class RowTables:
         """Return a row table for a list, None if it is not applied here, or cannot be read.
 
         Raises:
-            NotFoundError: As `load` (definite).
+            InvalidRequestError: As `load` (definite).
         """
         try:
             return await self._shown(definition, catalog)
@@ -192,7 +192,8 @@ class RowTables:
         """Return the replicas of which the first one that has a table is shown."""
         lakes = self._replicas.lakes
         if wanted and wanted not in (MAIN, *lakes):
-            raise NotFoundError(
+            # With 404 Spark says only that there is no such table.
+            raise InvalidRequestError(
                 f"site {self._base.config.node_id} has no replica {wanted[:80]!r}",
                 hint=f"It has {', '.join((MAIN, *sorted(lakes)))}.  A catalog that is called "
                 "tx@NAME shows that one.",
