@@ -71,6 +71,9 @@ def test_a_missing_java_names_where_it_was_looked_for(
         ("pandas", "2.3.3", OK),
         ("pandas", "2.1", WARNING),
         ("delta-spark", None, PROBLEM),
+        # Wanted by way of another extra.
+        ("pyarrow", "17.0.0", WARNING),
+        ("numpy", None, PROBLEM),
     ],
 )
 def test_releases_are_compared_with_those_that_are_wanted(
@@ -80,9 +83,11 @@ def test_releases_are_compared_with_those_that_are_wanted(
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    asked = [f'{text}; extra == "spark"' for text in extras["spark"]]
+    asked = [f'{text}; extra == "{extra}"' for extra in extras for text in extras[extra]]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: asked)
     there = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6", "pandas": "2.3.3"}
+    there |= {"numpy": "2.2.6", "pyarrow": "21.0.0", "rich": "14.0", "structlog": "25.1"}
+    there |= {"typer": "0.20.0"}
     monkeypatch.setattr(software, "_installed", (there | {name: release}).get)
     found = [one for one in software.check_packages() if one.text.startswith(name)]
     assert [one.grade for one in found] == [grade]

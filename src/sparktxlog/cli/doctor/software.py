@@ -147,13 +147,22 @@ def check_jars() -> Finding:
 
 
 def wanted_releases(extra: str) -> dict[str, str]:
-    """Return name → releases, such as `>=2.2,<3`, of the packages of one of our extras."""
+    """Return name → releases, such as `>=2.2,<3`, of the packages of one of our extras.
+
+    An extra of ours that it names, as `sparktxlog[arrow]`, counts with its packages.
+    """
     found = {}
     for line in metadata.requires("sparktxlog") or ():
         text, _, marker = line.partition(";")
-        name = re.match(r"[A-Za-z0-9._-]+", text)
-        if name is not None and re.search(rf"extra == ['\"]{extra}['\"]", marker):
-            found[name[0]] = text[name.end() :].strip()
+        named = re.match(r"([A-Za-z0-9._-]+)(?:\[([^]]*)\])?(.*)", text)
+        if named is None or not re.search(rf"extra == ['\"]{extra}['\"]", marker):
+            continue
+        name, extras, releases = named.groups()
+        if name != "sparktxlog":
+            found[name] = releases.strip()
+            continue
+        for other in (extras or "").split(","):
+            found |= wanted_releases(other.strip())
     return found
 
 
