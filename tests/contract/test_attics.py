@@ -165,7 +165,9 @@ def test_maintain_empties_the_attic_of_a_lake_in_a_bucket(
     info: dict[str, Any] = {"node_id": "A", "log_id": "l", "kept_after": 0}
     info |= {name: str(tmp_path / name) for name in ("lake_root", "log_root", "commit_table_root")}
     source = Mock()
-    source.info.return_value = Mock(lake=lake, lake_root=info["lake_root"])
+    source.info.return_value = Mock(
+        lake=lake, lake_root=info["lake_root"], disk_of=Mock(return_value=info["lake_root"])
+    )
     source.document.return_value, source.maintain_log.return_value = info, {}
     monkeypatch.setattr(JobContext, "open_source", lambda context: source)
     wanted = {"images": None, "keep_images": 3, "empty_attic_older_than": 1, "dry_run": False}
