@@ -61,8 +61,9 @@ class Source:
             published=end,
         )
 
-    def segments(self, after: int, *, wait_s: float, limit: int) -> LogTail:
+    def segments(self, after: int, *, wait_s: float, limit: int, whole: bool) -> LogTail:
         """Return what follows a position."""
+        assert whole, "a feed has all rows, or it says so"
         if after < self.kept_after:
             raise ExpiredError("gone")
         found = [one for page in self.log.pages for one in page.segments if one.last > after]

@@ -103,7 +103,10 @@ def test_copied_files_have_the_rows_and_the_signature_of_the_log(
         sum(one["numRecords"] for one in stats)
         == spark.read.format("delta").load(str(lake / "items")).count()
     )
-    assert {"id", "day"} <= stats[0]["minValues"].keys() and "tags" not in stats[0]["minValues"]
+    # A file that was staged, and had no row to lose, is as it was.
+    bounds = [one["minValues"] for one in stats if "minValues" in one]
+    assert len(bounds) >= places
+    assert all({"id", "day"} <= one.keys() and "tags" not in one for one in bounds)
     # Spark alone makes the same.
     other = tmp_path / "other"
     monkeypatch.setattr(merging, "reaches_python", lambda _: False)
