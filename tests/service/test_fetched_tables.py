@@ -51,10 +51,19 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+async def is_in_sync(site: Site) -> None:
+    """Wait until a site has all of its one commit table."""
+    overview = site.caller.node.catalog.overview
+
+    def states() -> list[str]:
+        return [one["state"] for one in overview.show(tables=True)["tables"]]
+
+    await until(lambda: states() == ["in-sync"], 30)
+
+
 async def goes_on(site: Site, other: Site, version: int) -> None:
     """Check that a site has all versions, without a warning, and writes the next one."""
-    states = site.caller.node.catalog.overview.lines
-    await until(lambda: [one["state"] for one in states()] == ["in-sync"], 30)
+    await is_in_sync(site)
     assert site.caller.node.status()["warnings"] == []
     assert await site.caller.version() == version - 1
     nodes = (site.caller.node, other.caller.node)
@@ -120,8 +129,7 @@ def test_a_site_gets_commit_files_that_delta_cleaned_up_at_all_others(
     async def main() -> None:
         async with began_with_a_summary(tmp_path, prepare) as found:
             await found.b.placed(3)
-            states = found.b.caller.node.catalog.overview.lines
-            await until(lambda: [one["state"] for one in states()] == ["in-sync"], 30)
+            await is_in_sync(found.b)
             # C asks too, if it stopped before its journal said that it had placed version 0.
             assert commit_file_name(0) in fetched and len(set(fetched)) == 8
             assert await found.b.caller.version() == 3
