@@ -2,8 +2,7 @@
 
 The cycle passes all waiting events to the core in one call, and appends the core's actions to the
 executor's stream.  It goes on while a write is in flight.  Single transactions gather until the
-writer is free and no own run is under way, or for some milliseconds, and then become one run (group
-commit, P1b): a run costs each node the same, however few transactions it has.
+writer is free and then become one run (group commit, P1b).
 """
 
 from __future__ import annotations
@@ -50,8 +49,6 @@ _MAX_EVENTS = 16_384
 #: Most bytes of peers' payloads that wait for the core, and of durable payloads in memory.
 _FOREIGN_BYTES = 128 << 20
 _CACHE_BYTES = 16 << 20
-#: Longest time for which transactions gather while own runs are under way, microseconds.
-_GATHER_US = 4_000
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +69,6 @@ class _Single:
     tables: frozenset[str]
     #: Some of these files travel by themselves: the run waits until peers have them.
     has_staged: bool
-    #: When it came, microseconds of the node's clock.
-    since: int
     opened: asyncio.Future[tuple[Submission, int]]
 
 
@@ -126,8 +121,6 @@ class Cycle:
         self._deadline: int | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._rings_at = 0
-        #: Wakes the cycle when what gathers has waited long enough.
-        self._gathering: asyncio.TimerHandle | None = None
         #: Set when the core has halted; reads go on.
         self.halted: Alarm | None = None
 
@@ -259,7 +252,6 @@ class Cycle:
             or any(o.files for o in operations),
             tables=frozenset(one.uuid for one in transaction.commits if files),
             has_staged=len(files) > len(transaction.contents),
-            since=self._clock.now(),
             opened=asyncio.get_running_loop().create_future(),
         )
         self._singles.append(single)
@@ -273,7 +265,7 @@ class Cycle:
         told = sum(isinstance(event, RunSubmitted) for event in self._events)
         return told + bool(self._singles)
 
-    def assemble_soon(self) -> None:
+    def writer_is_free(self) -> None:
         """Wake the cycle: gathered transactions may become a run now."""
         if self._singles:
             self._wake.set()
@@ -305,7 +297,7 @@ class Cycle:
             if self.halted is not None:
                 self._events.clear()
                 continue
-            if self._singles and not self._executor.writing and self._has_gathered():
+            if self._singles and not self._executor.writing:
                 self._assemble()
             self._turn()
 
@@ -372,20 +364,6 @@ class Cycle:
                 self._delivery.halted(alarm)
 
     # -- group commit ------------------------------------------------------------------------------
-
-    def _has_gathered(self) -> bool:
-        """Return whether what waits becomes a run now; else the cycle wakes up when it does."""
-        left_us = self._singles[0].since + _GATHER_US - self._clock.now()
-        if left_us <= 0 or not self._receipts.under_way:
-            return True
-        if self._gathering is None:
-            loop = asyncio.get_running_loop()
-            self._gathering = loop.call_later(left_us / 1e6, self._end_gathering)
-        return False
-
-    def _end_gathering(self) -> None:
-        self._gathering = None
-        self._wake.set()
 
     def _assemble(self) -> None:
         """Make runs of all waiting transactions; those of one run need as many holders (P34)."""

@@ -149,7 +149,6 @@ class Delivery(TakesActions, FollowsCore):
         self._base.metrics.ordered.inc(position - self._counted)
         self._counted = position
         self._log.ordered(position)
-        self._core.cycle.assemble_soon()
 
     def _tell_phase(self, news: TellPhase) -> None:
         self._log.publisher.hold(news.phase is Phase.WEDGED)
@@ -160,7 +159,7 @@ class Delivery(TakesActions, FollowsCore):
     def wrote(self, seconds: float) -> None:
         """Note that a batch is durable, so the writer is free."""
         self._base.metrics.write_seconds.observe(seconds)
-        self._core.cycle.assemble_soon()
+        self._core.cycle.writer_is_free()
 
     def rested(self) -> None:
         """Note that no action waits."""

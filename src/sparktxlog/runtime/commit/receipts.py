@@ -270,11 +270,6 @@ class Receipts:
         """
         return self._fewer.get(position)
 
-    @property
-    def under_way(self) -> bool:
-        """Whether an own run waits for its order, as `on_busy` says it."""
-        return bool(self._under_way)
-
     def __len__(self) -> int:
         return len(self._by_ticket) + len(self._by_run)
 

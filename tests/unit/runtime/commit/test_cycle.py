@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -41,17 +41,11 @@ class WaitingCore:
         return []
 
 
-def cycle_of(
-    core: WaitingCore,
-    executor: object,
-    most: int = 1,
-    now: Callable[[], int] = lambda: 0,
-    **parts: Any,
-) -> Cycle:
+def cycle_of(core: WaitingCore, executor: object, most: int = 1, **parts: Any) -> Cycle:
     base: Any = SimpleNamespace(
         traces=None,
         master=core,
-        clock=SimpleNamespace(now=now, wall=lambda: 0),
+        clock=SimpleNamespace(now=lambda: 0, wall=lambda: 0),
         config=SimpleNamespace(run_limit_transactions=most, run_limit_bytes=1_000, id_window=1),
         state=SimpleNamespace(core=SimpleNamespace(announcements=()), values={}),
     )
@@ -68,8 +62,7 @@ def assembling(core: WaitingCore, **parts: Any) -> tuple[Cycle, list[list[int]]]
         made.append(list(ids[::16]))
         return ticket
 
-    receipts = parts.pop("receipts", SimpleNamespace(under_way=False))
-    receipts.open = receipt
+    receipts = SimpleNamespace(open=receipt)
     holdings = SimpleNamespace(put_own=lambda ticket, run: None)
     executor = SimpleNamespace(writing=False, depth=0, put=lambda items: None)
     return cycle_of(core, executor, holdings=holdings, receipts=receipts, **parts), made
@@ -162,36 +155,6 @@ def test_what_was_accepted_counts_before_the_core_sees_it() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("ends", ["ordered", "time"])
-def test_what_comes_while_a_run_is_under_way_gathers_for_the_next_one(ends: str) -> None:
-    """Until that is ordered, or for a few milliseconds where sites are far from each other."""
-
-    async def main() -> None:
-        clock, receipts = [0], SimpleNamespace(under_way=False)
-        cycle, made = assembling(WaitingCore(), most=5, now=lambda: clock[0], receipts=receipts)
-        task = asyncio.create_task(cycle.run(cast(Any, SimpleNamespace(is_busy=lambda: False))))
-        await cycle.submit_single(_commit(1, 1), None, 0)
-        assert made == [[1]], "a lone one does not wait"
-        receipts.under_way = True
-        places = [cycle.submit_single(_commit(2, 2), None, 0)]
-        clock[0] = 3_900
-        places.append(cycle.submit_single(_commit(3, 3), None, 0))
-        for _ in range(5):
-            cycle.assemble_soon()
-            await asyncio.sleep(0)
-        assert made == [[1]]
-        if ends == "ordered":
-            receipts.under_way = False
-            cycle.assemble_soon()
-        else:
-            clock[0] = 4_000  # the cycle wakes up by itself
-        await asyncio.gather(*places)
-        assert made == [[1], [2, 3]]
-        task.cancel()
-
-    asyncio.run(main())
-
-
 def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version_is_taken() -> None:
     async def main() -> None:
         first, second = _commit(1, 1), _commit(2, 2)
@@ -207,7 +170,7 @@ def test_a_commit_waits_for_that_of_another_site_and_is_refused_once_its_version
         assert not places[0].done()
         awaited.clear()
         lost[first.commits[0].uuid] = VersionConflictError("taken", version=1)
-        cycle.assemble_soon()
+        cycle.writer_is_free()
         with pytest.raises(VersionConflictError):
             await places[0]
         # Nothing of it is left: a repeat is a new transaction.
