@@ -39,6 +39,7 @@ def base_of(
         ordered=SimpleNamespace(value=position),
         published=SimpleNamespace(value=position),
         kept_after=SimpleNamespace(value=0),
+        holds=lambda table: True,
         journal=SimpleNamespace(read_hash_at=hash_at),
         state=SimpleNamespace(values=saved or {}),
         links=_AllSites() if links is None else links,

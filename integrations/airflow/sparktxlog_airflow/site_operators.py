@@ -24,7 +24,8 @@ from sparktxlog_airflow.site_hook import DEFAULT_CONNECTION, TxLogHook, url_of
 
 #: Names of `jobs/*.py`.
 JOBS = (
-    "adopt", "apply", "catch_up", "commit", "follow", "maintain", "repair", "replicate", "verify",
+    "adopt", "apply", "catch_up", "commit", "follow", "maintain", "repair", "replicate",
+    "switch_site", "verify",
 )  # fmt: skip
 #: Exit code of a job that left something for its next run.
 _LAGGING = 3

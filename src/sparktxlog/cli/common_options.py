@@ -35,7 +35,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "workers", "plan", "transfers", "apply", "catch-up", "replicate", "verify", "repair",
         "maintain",
     ),
-    "Tables": ("tables", "table", "attic"),
+    "Tables": ("tables", "table", "group", "attic"),
     "Backup": ("backup", "restore", "restore-point", "feed"),
     "Node": ("init", "config", "serve", "doctor", "maintenance"),
 }  # fmt: skip

@@ -217,7 +217,7 @@ def test_a_disk_that_fails_is_not_the_files_fault(
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(pq, "ParquetFile", fail)
+    monkeypatch.setattr("sparktxlog.lazy_arrow.pq.ParquetFile", fail)
     with pytest.raises(StorageError, match="Input/output error"):
         verify(store, file)
 
