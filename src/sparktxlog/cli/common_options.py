@@ -98,6 +98,15 @@ def local_place(value: str) -> Path:
 
 DEFAULT_URL = "http://127.0.0.1:7070"
 Url = Annotated[str, typer.Option("--url", envvar="SPARKTXLOG_URL", help="URL of the node to ask.")]
+ReportDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="DIR",
+        help="Directory for the report, as Markdown and HTML.",
+        parser=local_place,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of a table.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML or .properties file.")

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import structlog
@@ -22,10 +23,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from sparktxlog.model.shown import time_text
+
 #: Heading of a column → key of its cells, or a function from a row to the cell.
 Columns: TypeAlias = dict[str, str | Callable[[Any], Any]]
 #: Characters between two columns, one of them the box's, and least width of a terminal.
 _GAP, _NARROW = 2, 40
+#: Of reports as pages.
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "th,td{border-bottom:1px solid #ccc;padding:.3rem 1rem .3rem 0;vertical-align:top}"
+    "th{text-align:left}"
+)
 #: Whether what is printed is collected for a terminal.
 _collecting: ContextVar[bool] = ContextVar("collecting", default=False)
 
@@ -65,6 +74,20 @@ def print_json(value: Any) -> None:
     """Print one line of JSON to stdout."""
     sys.stdout.write(json.dumps(value, separators=(",", ":"), default=str) + "\n")
     sys.stdout.flush()
+
+
+def write_report(directory: Path, name: str, began_at: int, markdown: str, html: str) -> Path:
+    """Write a report as `NAME-TIME.md` and `.html`; return the first.
+
+    Args:
+        began_at: Wall clock, microseconds since 1970 UTC.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    stem = f"{name}-{time_text(began_at).replace(':', '').replace(' ', '-')}"
+    (directory / f"{stem}.html").write_text(html)
+    page = directory / f"{stem}.md"
+    page.write_text(markdown)
+    return page
 
 
 def say(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,10 +12,10 @@ from sparktxlog.cli.common_options import (
     AsJson,
     ExitCode,
     NodeApi,
+    ReportDirectory,
     Url,
     app,
     end,
-    local_place,
 )
 from sparktxlog.cli.printing import print_json
 
@@ -50,14 +49,7 @@ def drill(
             "tables, and not only to compare digests.",
         ),
     ] = True,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory for the report, as Markdown and HTML.",
-            parser=local_place,
-        ),
-    ] = None,
+    report: ReportDirectory = None,
     live: Annotated[
         bool, typer.Option("--live", help="What the command does anyway; accepted for scripts.")
     ] = True,

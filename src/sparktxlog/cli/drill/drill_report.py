@@ -7,15 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sparktxlog.cli.printing import STYLE, write_report
 from sparktxlog.model.shown import html_table, time_text
 
 _HEAD = ("rehearsal", "lost commits (RPO)", "longest pause (RTO)", "problems")
-#: Of reports as pages.
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "th,td{border-bottom:1px solid #ccc;padding:.3rem 1rem .3rem 0;vertical-align:top}"
-    "th{text-align:left}"
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,9 +113,4 @@ class DrillReport:
 
     def write(self, directory: Path) -> Path:
         """Write `drill-TIME.md` and `.html`; return the first."""
-        directory.mkdir(parents=True, exist_ok=True)
-        stem = f"drill-{time_text(self.began_at).replace(':', '').replace(' ', '-')}"
-        (directory / f"{stem}.html").write_text(self.html())
-        page = directory / f"{stem}.md"
-        page.write_text(self.markdown())
-        return page
+        return write_report(directory, "drill", self.began_at, self.markdown(), self.html())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,10 +10,10 @@ from sparktxlog.cli.common_options import (
     DEFAULT_URL,
     AsJson,
     ExitCode,
+    ReportDirectory,
     Url,
     app,
     end,
-    local_place,
 )
 from sparktxlog.cli.dry_runs import DryRun
 from sparktxlog.cli.printing import print_json, print_rows, say
@@ -40,14 +39,7 @@ def switch(
         float,
         typer.Option(min=0.0, metavar="SECONDS", help="Longest that one step waits."),
     ] = 600.0,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory for the report, as Markdown and HTML.",
-            parser=local_place,
-        ),
-    ] = None,
+    report: ReportDirectory = None,
     dry_run: DryRun = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sparktxlog.cli.drill.drill_report import STYLE
+from sparktxlog.cli.printing import STYLE, write_report
 from sparktxlog.model.shown import html_table, time_text
 
 _HEAD = ("step", "what", "state", "seconds")
@@ -104,9 +104,4 @@ class SwitchReport:
 
     def write(self, directory: Path) -> Path:
         """Write `switch-TIME.md` and `.html`; return the first."""
-        directory.mkdir(parents=True, exist_ok=True)
-        stem = f"switch-{time_text(self.began_at).replace(':', '').replace(' ', '-')}"
-        (directory / f"{stem}.html").write_text(self.html())
-        page = directory / f"{stem}.md"
-        page.write_text(self.markdown())
-        return page
+        return write_report(directory, "switch", self.began_at, self.markdown(), self.html())
