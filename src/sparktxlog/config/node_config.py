@@ -351,9 +351,9 @@ class NodeConfig:
         "A transaction whose condition was read more than this many positions ago is answered as a"
         " conflict."
     )
-    publish_interval: float = Setting(ranged(0.01, 3_600), 2.0)(
+    publish_interval: float = Setting(ranged(0.01, 3_600), 0.5)(
         "Time between two Delta commits to the queue table, seconds; less while readers wait for "
-        "what is ordered, as workers and feeds do, or with 30,000 transactions."
+        "what is ordered, or with 30,000 transactions."
     )
     log_checkpoint_interval: int = Setting(counted(2, 100_000), 100)(
         "Commits between two checkpoints of a Delta table in `log/` of this node. Fewer: readers "
