@@ -163,6 +163,13 @@ class StageRows:
         _commit(transaction, rewritten, own(change), added)
         return change
 
+    @property
+    def _directory(self) -> Path:
+        """Where the table is; it is in no bucket."""
+        table = self._lake.table(self._definition.name)
+        assert isinstance(table, Path)
+        return table
+
     def _live_files(self, version: int) -> dict[str, Action]:
         """Return the live files whose rows get numbers, by path; empty = Spark does all."""
         table = self._lake.table(self._definition.name)
@@ -178,8 +185,7 @@ class StageRows:
 
     def _numbered(self, live: Mapping[str, Action]) -> DataFrame:
         """Return the rows of live files with `place_columns`."""
-        table = self._lake.table(self._definition.name)
-        assert isinstance(table, Path)
+        table = self._directory
         columns, by = self._definition.columns, {*self._definition.partition_by}
         # Values of partitions are joined, which takes time for each row: only if they are needed.
         is_read = not by.isdisjoint(self._definition.keys) or self._stage.merges_wheres
@@ -203,8 +209,7 @@ class StageRows:
 
     def _copied(self, adds: Mapping[str, Action], removed: Mapping[str, RowPlaces]) -> list[Copied]:
         """Return the files that are copied without some rows; Spark writes all others again."""
-        table = self._lake.table(self._definition.name)
-        assert isinstance(table, Path)
+        table = self._directory
         able = are_copied(table, self._definition, [*adds.values()])
         found = [
             Copied(adds[file], file, removed[file])
@@ -217,8 +222,7 @@ class StageRows:
         self, transaction: LogTransaction, copied: Sequence[Copied]
     ) -> tuple[list[Action], TableSignature]:
         """Copy files without some rows, and what was written, if that is little."""
-        table = self._lake.table(self._definition.name)
-        assert isinstance(table, Path)
+        table = self._directory
         partitions = [one.add["partitionValues"] for one in copied]
         # Else each batch would leave one more small file.
         small = transaction.take_written(
