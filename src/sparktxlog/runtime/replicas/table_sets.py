@@ -39,6 +39,8 @@ class TableSets:
         self._idle: dict[tuple[str, ...], list[str]] = {}
         #: Name → sites, of tables of groups: a name keeps them for ever (P41).
         self._grouped: dict[str, tuple[str, ...]] = {}
+        #: The sites of each group that has a table; each report asks them.
+        self._groups: set[tuple[str, ...]] = set()
 
     def left_out(self, sets: Iterable[tuple[str, ...]], site: str = "") -> list[str]:
         """Return the tables that none of the sets of a site's replicas has, in lower case.
@@ -97,7 +99,7 @@ class TableSets:
     def holds_all(self, site: str) -> bool:
         """Return whether a site holds the rows of all tables of groups."""
         self._look()
-        return all(site in sites for sites in self._grouped.values())
+        return all(site in sites for sites in self._groups)
 
     def may_have(self, site: str, table: str) -> bool:
         """Return whether a site holds the rows of a table; of one that is not known it does."""
@@ -124,12 +126,14 @@ class TableSets:
         if is_other:
             self._known, self._names = tables, []
             self._grouped.clear()
+            self._groups.clear()
         if new := tables.names_since(len(self._names), _PAGE):
             self._names += new
             for name in new:
                 table = tables.known(name)
                 if table is not None and (sites := sites_of(table)):
                     self._grouped[name] = sites
+                    self._groups.add(sites)
             for wanted, names in self._left_out.items():
                 names += _not_held(wanted, new)
             self._idle = {only: _idle(idle, new) for only, idle in self._idle.items()}
