@@ -8,8 +8,10 @@ lie together in a payload that goes to all sites.
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 
@@ -36,8 +38,8 @@ from sparktxlog.storage.payloads.payload_store import PayloadStore
 
 def has_grouped_rows(tx: PreparedTransaction, tables: Mapping[str, TableDefinition]) -> bool:
     """Return whether a transaction carries rows itself that are for a table of a group."""
-    with_rows = [one for one in tx.operations if one.rows is not None]
-    return bool(with_rows) and any(_is_grouped(one, _known(tx, tables)) for one in with_rows)
+    known = _known(tx, tables)
+    return any(one.rows is not None and _is_grouped(one, known) for one in tx.operations)
 
 
 def in_files(
@@ -72,7 +74,7 @@ def _known(
     tx: PreparedTransaction, tables: Mapping[str, TableDefinition]
 ) -> Mapping[str, TableDefinition]:
     created = {one.table: one.definition for one in tx.operations if one.definition is not None}
-    return {**tables, **created} if created else tables
+    return ChainMap(created, cast(dict[str, TableDefinition], tables)) if created else tables
 
 
 def _is_grouped(operation: PreparedOperation, tables: Mapping[str, TableDefinition]) -> bool:
