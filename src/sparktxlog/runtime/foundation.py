@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from sparktxlog.codec.containers.runs import RunLimits
 from sparktxlog.config import NodeConfig, make_data_dir
 from sparktxlog.errors import DiskFullError, JournalLostError, TxLogError
 from sparktxlog.model.answers import StuckFiles
@@ -137,6 +138,14 @@ class Foundation:
         named = tuple(self.links) if pulling is None else pulling.sources()
         found = [self.links[node] for node in named if node in self.links]
         return sorted(found, key=lambda link: not link.up)
+
+    @property
+    def run_limits(self) -> RunLimits:
+        """What one run may have at this node."""
+        config = self.config
+        return RunLimits(
+            transactions=config.run_limit_transactions, size_bytes=config.run_limit_bytes
+        )
 
     def holds(self, table: str) -> bool:
         """Return whether this site holds the rows of a table; of one that is not known it does."""

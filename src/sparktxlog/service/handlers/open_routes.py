@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sparktxlog.codec.containers.assembly import as_ids
-from sparktxlog.codec.containers.runs import RunLimits
 from sparktxlog.codec.submits.condition_requests import condition_of
 from sparktxlog.codec.submits.mark_requests import participants_of
 from sparktxlog.codec.submits.requests import AddedOperations, OpenRequest, decode_added
@@ -48,10 +47,7 @@ class OpenRoutes(RouteHandlers):
         self._bodies = bodies
         self._submits = submits
         self._open = node.open_transactions
-        self._limits = RunLimits(
-            transactions=node.config.run_limit_transactions,
-            size_bytes=node.config.run_limit_bytes,
-        )
+        self._limits = node.base.run_limits
 
     async def open_transaction(self, body: OpenRequest) -> OpenedTransaction:
         given = body.transaction_id

@@ -122,10 +122,7 @@ class SubmitRoutes(RouteHandlers):
         self._ids = NewIds()
         self._bodies = bodies
         self._large_json, self._large_arrow = _Turns(1), _Turns(_LARGE_AT_ONCE)
-        self._limits = RunLimits(
-            transactions=node.config.run_limit_transactions,
-            size_bytes=node.config.run_limit_bytes,
-        )
+        self._limits = node.base.run_limits
         self._short = replace(self._limits, size_bytes=min(SHORT_BYTES, self._limits.size_bytes))
         #: Limits of what a node with other limits may have taken, and is compared here.
         self._widest = RunLimits(size_bytes=max(self._limits.size_bytes, node.config.body_limit))

@@ -54,8 +54,7 @@ def in_threads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def check(payload: bytes) -> RunManifest:
     node = MagicMock(tables=lambda: Tables({"events": EVENTS}))
-    node.config.run_limit_transactions = RunLimits().transactions
-    node.config.run_limit_bytes = node.config.body_limit = RunLimits().size_bytes
+    node.base.run_limits, node.config.body_limit = RunLimits(), RunLimits().size_bytes
     return asyncio.run(SubmitRoutes(node, MagicMock())._validated(payload))
 
 
