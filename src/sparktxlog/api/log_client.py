@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from sparktxlog.api.nodes import Nodes, committed
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import come_after
+from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.mark_requests import MarkRequest
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text

@@ -25,13 +25,11 @@ import msgspec
 
 from sparktxlog import __version__
 from sparktxlog.api.long_steps import long_step
-from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.codec.submits.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.requests import parse_level, request_of
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import (
     CertificateError,
-    CommitRejectedError,
     CommitStateUnknownError,
     ConfigError,
     DiskFullError,
@@ -679,38 +677,6 @@ def submit_prepared(
             after=None if condition is None else condition.read_position,
             first_wins=first_wins,
         )
-
-
-def committed(receipt: Receipt) -> Receipt:
-    """Return the receipt of a transaction that takes effect, or is not ordered yet.
-
-    Raises:
-        CommitRejectedError: It was rejected at its position; the class says why (definite).
-    """
-    if receipt.outcome != "rejected":
-        return receipt
-    if not receipt.rejections:
-        raise CommitRejectedError(
-            f"transaction {receipt.transaction_id} was rejected at position {receipt.position}; "
-            "why is no longer kept",
-            hint="Every site rejects it; nothing of it takes effect.",
-            transaction_id=receipt.transaction_id,
-            position=receipt.position,
-        )
-    reason = receipt.rejections[0]
-    if is_conflict(reason):
-        raise conflict_of(receipt, reason)
-    kind = ERROR_CLASSES.get(reason.code, CommitRejectedError)
-    if not issubclass(kind, CommitRejectedError):
-        kind = CommitRejectedError
-    raise kind(
-        f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
-        f"{reason.text}",
-        hint="Every site rejects it; nothing of it takes effect.",
-        transaction_id=receipt.transaction_id,
-        position=receipt.position,
-        reason=reason.code,
-    )
 
 
 def _staged_text(url: str) -> str:

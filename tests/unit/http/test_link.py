@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from sparktxlog import errors
-from sparktxlog.api.nodes import committed
 from sparktxlog.codec.problems import ERROR_CLASSES, error_of
+from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.errors import (
     CommitRejectedError,
     InvalidRequestError,

@@ -22,12 +22,13 @@ from functools import partial
 from typing import Any, Protocol, Self
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
-from sparktxlog.api.nodes import Nodes, committed
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.writing.operations import made_for_newest
 from sparktxlog.api.writing.pending_commit import PendingCommit
 from sparktxlog.codec.containers.assembly import NewIds, assemble_run
 from sparktxlog.codec.containers.runs import MAX_OPERATIONS, RunLimits
 from sparktxlog.codec.rows import to_json
+from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.requests import (
     TransactionRequest,

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
-from sparktxlog.api.nodes import Nodes, committed
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.staging.uploaded_rows import upload_rows
 from sparktxlog.api.writing.operations import NewTable
 from sparktxlog.api.writing.request_transaction import RequestTransaction, TransactionOptions
 from sparktxlog.codec.rows import rows_to_arrow, to_json
-from sparktxlog.codec.submits.condition_requests import request_of_condition
+from sparktxlog.codec.submits.condition_requests import committed, request_of_condition
 from sparktxlog.codec.submits.content_digests import RowsContent
 from sparktxlog.codec.submits.requests import (
     AddedOperations,

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.codec.submits.validation import exact_table, known_table
 from sparktxlog.errors import (
+    CommitRejectedError,
     ConflictError,
     InvalidRequestError,
     StaleSchemaError,
@@ -150,4 +152,36 @@ def _refused(name: str, value: object, text: str) -> InvalidRequestError:
         hint="GET /v1/tables/{name} says a table's version; GET /v1/info the position.",
         field=f"conditions.{name}",
         value=value,
+    )
+
+
+def committed(receipt: Receipt) -> Receipt:
+    """Return the receipt of a transaction that takes effect, or is not ordered yet.
+
+    Raises:
+        CommitRejectedError: It was rejected at its position; the class says why (definite).
+    """
+    if receipt.outcome != "rejected":
+        return receipt
+    if not receipt.rejections:
+        raise CommitRejectedError(
+            f"transaction {receipt.transaction_id} was rejected at position {receipt.position}; "
+            "why is no longer kept",
+            hint="Every site rejects it; nothing of it takes effect.",
+            transaction_id=receipt.transaction_id,
+            position=receipt.position,
+        )
+    reason = receipt.rejections[0]
+    if is_conflict(reason):
+        raise conflict_of(receipt, reason)
+    kind = ERROR_CLASSES.get(reason.code, CommitRejectedError)
+    if not issubclass(kind, CommitRejectedError):
+        kind = CommitRejectedError
+    raise kind(
+        f"transaction {receipt.transaction_id} was rejected at position {receipt.position}: "
+        f"{reason.text}",
+        hint="Every site rejects it; nothing of it takes effect.",
+        transaction_id=receipt.transaction_id,
+        position=receipt.position,
+        reason=reason.code,
     )

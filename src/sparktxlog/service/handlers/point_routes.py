@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sparktxlog.codec.containers.assembly import NewIds
-from sparktxlog.codec.containers.runs import RunLimits
-from sparktxlog.codec.submits.condition_requests import conflict_of, is_conflict
+from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.requests import (
     ColumnRequest,
     OperationRequest,
@@ -72,10 +71,7 @@ class RestorePointRoutes(RouteHandlers):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._ids = NewIds()
-        config = node.config
-        self._limits = RunLimits(
-            transactions=config.run_limit_transactions, size_bytes=config.run_limit_bytes
-        )
+        self._limits = node.base.run_limits
 
     async def create_restore_point(self, body: NewRestorePoint) -> RestorePoint:
         name = body.name
@@ -161,8 +157,4 @@ class RestorePointRoutes(RouteHandlers):
         request = TransactionRequest(operations=[operation], session=str(uuid.uuid4()))
         prepared = prepare(request, self._ids.next(), self._node.tables(), self._limits)
         receipt = await self._node.submit(prepared, level=Level.ORDERED, timeout=_TIMEOUT_S)
-        for rejection in receipt.rejections:
-            if is_conflict(rejection):
-                raise conflict_of(receipt, rejection)
-            raise CommitRejectedError(rejection.text, transaction_id=receipt.transaction_id)
-        return receipt
+        return committed(receipt)
