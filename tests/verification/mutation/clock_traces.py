@@ -416,6 +416,17 @@ def who_is_back_is_waited_for(core: type[Master]) -> None:
     assert {candidate.members for candidate in candidates} == {("a", "b", "c")}
 
 
+def last_words_keep_nobody(core: type[Master]) -> None:
+    """P13: a node that is heard while its link is down owes another word, also in a quiet log."""
+    node = Lone(core, suspect_us=SECOND_US)
+    _busy(node, 1, SECOND_US)
+    node.feed(LinkChanged(peer=NodeId("c"), up=False))
+    node.feed(PostReceived(post=node.post_of("c", node.now)))
+    assert not node.master.status().suspects
+    node.wait(2 * SECOND_US)
+    assert node.master.status().suspects == ("c",)
+
+
 def who_is_of_no_use_votes_when_asked(core: type[Master]) -> None:
     """C3, P13: a member of no use, with most votes, is left out by them if an operator asks."""
     node = Lone(core, votes={"a": 1, "b": 1, "c": 3}, suspect_us=SECOND_US)

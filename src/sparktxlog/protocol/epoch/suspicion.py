@@ -1,8 +1,8 @@
 """Which members are missing, and whether an epoch change may start (protocol P13).
 
 A member is *suspected* as soon as its link broke, as soon as another node complains of it and this
-node does not hear it either, or when an answer that it owes is late; it is *overdue* once it was
-also tried directly for a while.  Only then, and only with a vote quorum and a data quorum answering
+node does not hear it either, or when an answer that it owes is late; a node that is heard while its
+link is down owes another word.  It is *overdue* once it was also tried directly for a while.  Only then, and only with a vote quorum and a data quorum answering
 probes, an epoch change is started: starting wedges.
 """
 
@@ -29,7 +29,7 @@ _REPEATED = 3
 
 class _Watched:
     __slots__ = (
-        "accused", "doubted_at", "down_at", "expected_at", "heard_at", "lacks_since",
+        "accused", "doubted_at", "down_at", "expected_at", "heard_at", "is_down", "lacks_since",
         "missed_since", "promise", "waited_since",
     )  # fmt: skip
 
@@ -37,8 +37,9 @@ class _Watched:
         self.heard_at: int | None = None
         #: Since when an answer is due; None = none is.
         self.expected_at: int | None = None
-        #: Since when its link is down.
+        #: Since when its link is down, and nothing of it came another way.
         self.down_at: int | None = None
+        self.is_down = False
         #: Since when it is missing, None = it is not; computed from the others.
         self.missed_since: int | None = None
         #: True: another node complained of it, and it has not been heard since.
@@ -72,7 +73,9 @@ class _Watched:
     def heard(self, now: int) -> None:
         """Note that the node was heard."""
         self.heard_at = now
-        self.expected_at = self.down_at = None
+        # Its last words may come after its link broke; no other sign tells that it went then.
+        self.expected_at = now if self.is_down else None
+        self.down_at = None
         self.accused = False
         self._update()
 
@@ -88,8 +91,9 @@ class _Watched:
 
     def link(self, *, up: bool, now: int) -> None:
         """Note that its link came up or broke."""
+        self.is_down = not up
         if up:
-            self.down_at = None
+            self.down_at = self.expected_at = None
             self.heard_at = now
             self.accused = False
             # What it promises counts from now on; of a wedged node nothing waits for it meanwhile.

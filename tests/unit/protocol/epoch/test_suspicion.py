@@ -183,7 +183,35 @@ def test_a_member_that_answers_is_no_suspect_any_more(sign: str) -> None:
         watched.node.hear(watched.node.answer("c", probes[-1].number))
     assert watched.phase() is Phase.NORMAL
     assert watched.node.master.status().suspects == ()
-    assert not sent(watched.until(20 * TIMEOUT_US), Prepare)
+    # What it says while its link is down is no link: it owes another word.
+    assert bool(sent(watched.until(20 * TIMEOUT_US), Prepare)) == (sign != "link")
+
+
+def test_last_words_after_its_link_broke_keep_a_member_for_one_timeout_only() -> None:
+    """A node that stops may post after its link is refused; nothing else tells that it is gone."""
+    watched = Watched({"b": ()})
+    watched.link("c", up=False)
+    assert watched.phase() is Phase.SUSPECT
+    watched.post("c")
+    watched.begun = watched.node.now
+    assert watched.phase() is Phase.NORMAL
+    watched.until(TIMEOUT_US - 1)
+    assert watched.phase() is Phase.NORMAL, "it may have lost the way there only"
+    watched.until(TIMEOUT_US + 1)
+    assert watched.phase() is Phase.SUSPECT
+    assert sent(watched.until(2 * TIMEOUT_US), Prepare)
+
+
+def test_words_of_a_member_whose_link_is_down_keep_it() -> None:
+    watched = Watched({"b": ()})
+    watched.link("c", up=False)
+    for _ in range(20):
+        watched.post("c")
+        watched.begun = watched.node.now
+        assert not sent(watched.until(TIMEOUT_US // 2), Prepare)
+    watched.link("c", up=True)
+    watched.begun = watched.node.now
+    assert not sent(watched.until(20 * TIMEOUT_US), Prepare), "a link that is up owes nothing"
 
 
 def test_a_complaint_is_looked_into() -> None:
