@@ -70,6 +70,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-build.txt tools/check_machi
 	@$(PIP) --require-hashes --no-build-isolation --requirement constraints.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@SPARKTXLOG_PYTHON=$(BIN)/python ./spark-submit.sh --resolve
+	@SPARKTXLOG_STORES=s3 SPARKTXLOG_PYTHON=$(BIN)/python ./spark-submit.sh --resolve
 	@touch $@
 
 lint: $(STAMP) ## Check style

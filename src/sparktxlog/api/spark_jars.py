@@ -10,13 +10,14 @@ line for each setting.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
@@ -238,6 +239,8 @@ def _path_of(jar: str) -> Path:
 def resolved_jars(spark: str, stores: Iterable[str] = ()) -> str:
     """Return the JARs as `known_jars`, resolved now if need be, by a JVM of its own.
 
+    One process resolves at a time; others wait for it, and take what it has found.
+
     Raises:
         MissingDependencyError: They are neither here nor to be had (definite).
     """
@@ -250,6 +253,25 @@ def resolved_jars(spark: str, stores: Iterable[str] = ()) -> str:
         )
     if jars := known_jars(spark, stores):
         return jars
+    try:
+        with _resolving_alone():
+            # Another process may have resolved them meanwhile.
+            return known_jars(spark, stores) or _resolved_now(spark, stores)
+    except OSError as error:
+        raise _unresolved(spark, stores, str(error)) from error
+
+
+@contextmanager
+def _resolving_alone() -> Iterator[None]:
+    """Let one process at a time fill the cache: the resolver itself does not see to that."""
+    cache = jar_cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "resolving").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _resolved_now(spark: str, stores: tuple[str, ...]) -> str:
     cache, wanted = jar_cache(), packages(spark, stores)
     home = os.environ.get("SPARK_HOME") or _pyspark_home()
     settings = resources.files("sparktxlog.api").joinpath("ivysettings.xml")
@@ -268,16 +290,11 @@ def resolved_jars(spark: str, stores: Iterable[str] = ()) -> str:
         environ = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
         # SPARK_HOME has a PySpark of its own.
         environ.pop("PYTHONPATH", None)
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            done = subprocess.run(
-                command, env=environ, capture_output=True, text=True, errors="replace", check=False
-            )
-            said = done.stdout + done.stderr
-        except OSError as error:
-            said = str(error)
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, errors="replace", check=False
+        )
         if not found.is_file():
-            raise _unresolved(spark, stores, said)
+            raise _unresolved(spark, stores, done.stdout + done.stderr)
         jars = found.read_text()
     _remember(jar_list(spark, stores), jars)
     return jars

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -31,7 +32,8 @@ _SUBMIT = """#!{python}
 import os, sys
 from pathlib import Path
 home = Path(sys.argv[0]).parents[1]
-(home / "asked").write_text("\\n".join(sys.argv[1:]))
+with (home / "asked").open("a") as asked:
+    asked.write("\\n".join(sys.argv[1:]) + "\\n")
 jars = (home / "jars").read_text() if (home / "jars").exists() else ""
 if not jars:
     print(":: module not found: org.example#absent;1")
@@ -84,6 +86,26 @@ def test_each_store_adds_its_connector_of_the_release_of_hadoop_that_spark_has()
     assert set(both) == {*packages("4.2", ["azure"]), *packages("4.2", ["s3"])}
     # No SDK as one JAR of 600 MB.
     assert not [one for one in packages("4.2", STORES) if ":bundle:" in one]
+
+
+def test_the_resolver_waits_for_no_registry_for_ever() -> None:
+    settings = ET.parse(PACKAGE / "api" / "ivysettings.xml")
+    bounds = {one.get("name"): one for one in settings.iter("timeout-constraint")}
+    remote = list(settings.iter("ibiblio"))
+    assert remote and {one.get("timeoutConstraint") for one in remote} == set(bounds)
+    for one in bounds.values():
+        assert 0 < int(one.get("connectionTimeout", "0")) <= int(one.get("readTimeout", "0"))
+
+
+def test_one_process_at_a_time_resolves_and_the_others_take_what_it_found(
+    cache: Path, tmp_path: Path
+) -> None:
+    line = ",".join(f"file://{jar}" for jar in _made_jars(cache, ("s3",)))
+    (tmp_path / "jars").write_text(line)
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(resolved_jars, "4.2", ["s3"]) for _ in range(8)]
+        assert {one.result() for one in asked} == {line}
+    assert (tmp_path / "asked").read_text().splitlines().count("--packages") == 1
 
 
 def test_the_resolver_reads_no_pom_of_a_connector() -> None:
