@@ -29,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         help="begin no file after so many minutes, and name those that were left; needs -n",
     )
+    parser.addoption(
+        "--shuffled",
+        action="store_true",
+        help="give each commit an order of its own, so that --minutes leaves other files each time",
+    )
 
 
 # Set before anything of Spark is imported; what the caller has set stays.
@@ -51,8 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the files with the longest tests first: all processes then end at nearly one time.
 
     What needs root runs in the long form only; there it is skipped, and said so, without root.
-    Cases that repeat others on a larger scale run there, too.  With `--minutes` each commit has
-    an order of its own, so that not the same files are left every time.
+    Cases that repeat others on a larger scale run there, too.
     """
     if not config.getoption("--long"):
         left_out = [
@@ -68,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marked = [rank for rank, name in enumerate(_HEAVY) if item.get_closest_marker(name)]
         ranks[item.path] = min([ranks.get(item.path, len(_HEAVY)), *marked])
     items.sort(key=lambda item: ranks[item.path])
-    if config.getoption("--minutes") is not None:
+    if config.getoption("--shuffled"):
         files = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
         places = {file: at for at, file in enumerate(shuffled(files, commit_of(config.rootpath)))}
         items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])

@@ -4,8 +4,8 @@ Tests with Spark keep a core busy, and each session takes seconds to start and g
 Tests of nodes wait for half of their time: for patience to end, and for processes to start.
 
 A run with `--minutes` begins no file after them: machines differ by three times in speed, and a
-run that is ended from outside says nothing at all.  Its files are shuffled by the commit, so that
-another commit's run leaves out other ones.
+run that is ended from outside says nothing at all.  With `--shuffled` the commit gives the order,
+so that another commit's run leaves out other ones.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _SESSIONS = 2
 
 #: Files that take minutes, the longest first: what is begun last should not be waited for.
 LONGEST = (
+    "tests/spark/test_bucket_lakes.py",
+    "tests/spark/test_buckets.py",
     "tests/spark/copying/test_hard_times.py",
     "tests/e2e/test_demo.py",
     "tests/e2e/test_demo_buckets.py",
@@ -76,6 +78,27 @@ class FewSessions(LoadFileScheduling):
             self.left += self.workqueue
             self.workqueue.clear()
         super()._reschedule(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test in which a process ended, which failed; the rest of its files is shared.
+
+        xdist shares out again whole files too, and the test that ended the process: another one
+        then waits for ever for results of no test, or ends as well.
+        """
+        workload = self.assigned_work[node]
+        running = next(
+            (test for tests in workload.values() for test in tests if not tests[test]), ""
+        )
+        for tests in workload.values():
+            if running in tests:
+                tests[running] = True
+        left = {file: tests for file, tests in workload.items() if not all(tests.values())}
+        self.assigned_work[node] = {}
+        super().remove_node(node)
+        self.workqueue.update(left)
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return running or None
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = file_for(int(node.gateway.id.removeprefix("gw")), list(self.workqueue))

@@ -48,3 +48,24 @@ def test_no_file_is_begun_after_the_minutes_and_it_is_said(tmp_path: Path) -> No
     left = [line for line in run.stdout.splitlines() if line.startswith("LEFT test_")]
     assert (run.returncode, len(left)) == (0, 5), run.stdout + run.stderr
     assert "1 passed" in run.stdout
+
+
+def test_a_process_that_ends_fails_one_test_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its files go to another one, without what was done and without the test that ended it."""
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    for name in "abc":
+        (tmp_path / f"test_{name}.py").write_text("def test_1(): pass\ndef test_2(): pass\n")
+    ending = "import os\ndef test_0(): pass\ndef test_1(): os._exit(1)\ndef test_2(): pass\n"
+    (tmp_path / "test_d.py").write_text(ending)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n2", "--dist=loadfile", "--no-loadscope-reorder"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "crashed while running 'test_d.py::test_1'" in run.stdout
+    assert "1 failed, 8 passed" in run.stdout

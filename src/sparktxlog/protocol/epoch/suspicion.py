@@ -2,8 +2,9 @@
 
 A member is *suspected* as soon as its link broke, as soon as another node complains of it and this
 node does not hear it either, or when an answer that it owes is late; a node that is heard while its
-link is down owes another word.  It is *overdue* once it was also tried directly for a while.  Only then, and only with a vote quorum and a data quorum answering
-probes, an epoch change is started: starting wedges.
+link is down owes another word.  It is *overdue* once it was also tried directly for a while.  Only
+then, and only with a vote quorum and a data quorum answering probes, an epoch change is started:
+starting wedges.
 """
 
 from __future__ import annotations
