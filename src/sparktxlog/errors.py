@@ -317,8 +317,8 @@ class RowTableError(CommitRejectedError, code="row-table", http_status=403):
 
     way_out = (
         "Change it through the log: log.append, log.transaction, log.alter_table, log.drop_table, "
-        "or format('txlog').  To read it, ask for READ only: DuckDB does so after ATTACH with "
-        "READ_ONLY."
+        "or format('txlog'); `sparktxlog maintain` compacts it.  To read it, ask for READ only: "
+        "DuckDB does so after ATTACH with READ_ONLY."
     )
 
 

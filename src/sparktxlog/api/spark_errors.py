@@ -7,8 +7,9 @@ import re
 from contextlib import suppress
 
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.errors import InvalidRequestError, java_cause
+from sparktxlog.errors import InvalidRequestError, RowTableError, java_cause
 from sparktxlog.model.tables.commit_table import REPLACE_HINT, REPLACES_NOTHING
+from sparktxlog.model.tables.table import ONLY_READ
 
 #: The way out for what Spark does not let a Python data source do as a sink.
 FOREACH_BATCH = (
@@ -74,6 +75,8 @@ def errors_from_spark(error: BaseException) -> BaseException:
     text = f"{error}\n{java_cause(error)}"
     found = _RAISED.findall(text)
     if not found:
+        if ONLY_READ in text:
+            return RowTableError(ONLY_READ)
         for words, message, hint in _SPARK_REFUSES:
             if re.search(words, text, re.DOTALL):
                 return InvalidRequestError(message, hint=hint)

@@ -2,36 +2,85 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import IllegalArgumentException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from tests.architecture.source_tree import ROOT
 from tests.spark.api.nodes import RunningNode
 from tests.spark.catalog.conftest import TOKEN
 
+import sparktxlog
 from sparktxlog.api.connect import TxLog, connect
 from sparktxlog.errors import (
     CommittedNotAppliedError,
     DivergedError,
     InvalidNameError,
     NameTakenError,
+    RowTableError,
     UnknownTableError,
 )
+from sparktxlog.model.tables.table import ONLY_READ
 from sparktxlog.worker.replica.applier import Applier
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory
+from sparktxlog.worker.verify.verify import verify_replica
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 COLUMNS = "id bigint not null, v string"
 BEGIN = [(1, "a"), (2, "b")]
-#: What the error of a write says: the one of Delta's commit, and the one of the node.
-NO_COMMIT = r"ClassNotFoundException.*write it with log\.append"
-PERMISSION = r"PermissionDeniedException.*log\.drop_table|log\.drop_table.*PermissionDenied"
+#: Statement, as the page names it → what becomes of it, and its text.
+STATEMENTS = {
+    "SELECT": ("reads", "SELECT * FROM {t}"),
+    "DESCRIBE": ("reads", "DESCRIBE EXTENDED {t}"),
+    "DESCRIBE DETAIL": ("reads", "DESCRIBE DETAIL {t}"),
+    "DESCRIBE HISTORY": ("reads", "DESCRIBE HISTORY {t}"),
+    "SHOW TBLPROPERTIES": ("reads", "SHOW TBLPROPERTIES {t}"),
+    "SHOW COLUMNS": ("reads", "SHOW COLUMNS IN {t}"),
+    "REFRESH TABLE": ("reads", "REFRESH TABLE {t}"),
+    "VACUUM … DRY RUN": ("reads", "VACUUM {t} DRY RUN"),
+    "INSERT": ("refused", "INSERT INTO {t} VALUES (9, 'z')"),
+    "INSERT OVERWRITE": ("refused", "INSERT OVERWRITE {t} VALUES (9, 'z')"),
+    "UPDATE": ("refused", "UPDATE {t} SET v = 'z' WHERE id = 1"),
+    "DELETE": ("refused", "DELETE FROM {t} WHERE id = 1"),
+    "MERGE": (
+        "refused",
+        "MERGE INTO {t} t USING (SELECT 1L id, 'z' v) s ON t.id = s.id WHEN MATCHED THEN DELETE",
+    ),
+    "TRUNCATE TABLE": ("refused", "TRUNCATE TABLE {t}"),
+    "ALTER TABLE … ADD COLUMN": ("refused", "ALTER TABLE {t} ADD COLUMN x INT"),
+    "SET TBLPROPERTIES": ("refused", "ALTER TABLE {t} SET TBLPROPERTIES ('a' = 'b')"),
+    "CLUSTER BY": ("refused", "ALTER TABLE {t} CLUSTER BY (id)"),
+    "ADD CONSTRAINT": ("refused", "ALTER TABLE {t} ADD CONSTRAINT c CHECK (id >= 0)"),
+    "COMMENT ON TABLE": ("refused", "COMMENT ON TABLE {t} IS 'z'"),
+    "RESTORE": ("refused", "RESTORE TABLE {t} TO VERSION AS OF 1"),
+    "OPTIMIZE": ("refused", "OPTIMIZE {t}"),
+    "OPTIMIZE … ZORDER BY": ("refused", "OPTIMIZE {t} ZORDER BY (id)"),
+    "REORG TABLE … APPLY (PURGE)": ("refused", "REORG TABLE {t} APPLY (PURGE)"),
+    "VACUUM": ("refused", "VACUUM {t}"),
+    "GENERATE": ("refused", "GENERATE symlink_format_manifest FOR TABLE {t}"),
+    "DROP TABLE": ("forbidden", "DROP TABLE {t}"),
+    "ALTER TABLE … RENAME TO": ("fails", "ALTER TABLE {t} RENAME TO {t}_2"),
+    "SET LOCATION": ("fails", "ALTER TABLE {t} SET LOCATION '/elsewhere'"),
+    "CREATE OR REPLACE TABLE": ("fails", "CREATE OR REPLACE TABLE {t} (id BIGINT) USING delta"),
+    "CREATE TABLE": ("fails", "CREATE TABLE {t} (id BIGINT) USING delta"),
+    "ANALYZE TABLE": ("fails", "ANALYZE TABLE {t} COMPUTE STATISTICS"),
+    "REPAIR TABLE": ("fails", "REPAIR TABLE {t}"),
+    "SHOW CREATE TABLE": ("fails", "SHOW CREATE TABLE {t}"),
+    "CREATE VIEW tx.…": ("fails", "CREATE VIEW {t}_view AS SELECT * FROM {t}"),
+}
+#: The same of calls of Python.
+CALLS: dict[str, Callable[[DataFrame, str], Any]] = {
+    "df.writeTo": lambda frame, table: frame.writeTo(table).append(),
+    "saveAsTable": lambda frame, table: frame.write.mode("append").saveAsTable(table),
+}
 
 
 @pytest.fixture(scope="module")
@@ -110,37 +159,94 @@ def test_row_tables_are_read_beside_commit_tables(
     assert rows(tx, "SELECT * FROM tx.default.copied") == [*BEGIN, (3, "c")]
 
 
-def test_writes_of_a_row_table_end_before_their_commit(
-    tx: SparkSession, log: TxLog, lake: Path
+@pytest.mark.thorough
+def test_no_statement_changes_a_row_table(
+    tx: SparkSession, log: TxLog, node: RunningNode, lake: Path
 ) -> None:
-    """The same session still applies what the log has: it does not ask the catalog."""
-    log_directory = lake / "orders" / "_delta_log"
-    before = sorted(path.name for path in log_directory.glob("*.json"))
+    """What the page says of each; none makes a file, and the worker of this session goes on."""
+    page = _statements_of_page()
+    assert {name: page.get(name) for name in STATEMENTS} == {
+        name: kind for name, (kind, _) in STATEMENTS.items()
+    }
+    assert page.keys() == STATEMENTS.keys() | CALLS.keys()
+    log.create_table("many", COLUMNS, keys=["id"])
+    for number in range(6):  # more than one small file, so OPTIMIZE has something to do
+        log.append("many", tx.createDataFrame([(number, "a")], COLUMNS))
+    before, table = _files(lake), "tx.default.many"
+    for name, (kind, statement) in STATEMENTS.items():
+        text = statement.format(t=table)
+        if kind == "reads":
+            tx.sql(text).collect()
+        else:
+            _refuse(lambda text=text: tx.sql(text), kind, name)
+        assert _files(lake) == before, name
     frame = tx.createDataFrame([(9, "z")], COLUMNS)
-    attempts: list[tuple[str, Callable[[DataFrame], Any], str]] = [
-        ("INSERT", lambda _: tx.sql("INSERT INTO tx.default.orders VALUES (9, 'z')"), NO_COMMIT),
-        ("UPDATE", lambda _: tx.sql("UPDATE tx.default.orders SET v = 'z'"), NO_COMMIT),
-        ("DELETE", lambda _: tx.sql("DELETE FROM tx.default.orders"), NO_COMMIT),
-        (
-            "ALTER",
-            lambda _: tx.sql("ALTER TABLE tx.default.orders ADD COLUMN x INT"),
-            NO_COMMIT,
-        ),
-        ("writeTo", lambda f: f.writeTo("tx.default.orders").append(), NO_COMMIT),
-        (
-            "saveAsTable",
-            lambda f: f.write.mode("append").saveAsTable("tx.default.orders"),
-            NO_COMMIT,
-        ),
-        ("DROP", lambda _: tx.sql("DROP TABLE tx.default.orders"), PERMISSION),
-    ]
-    for name, attempt, error in attempts:
-        with pytest.raises(Py4JJavaError, match=error):
-            attempt(frame)
-        assert sorted(path.name for path in log_directory.glob("*.json")) == before, name
-    log.append("orders", tx.createDataFrame([(4, "d")], COLUMNS))
-    assert (4, "d") in rows(tx, "SELECT * FROM tx.default.orders")
-    assert not [row for row in rows(tx, "SELECT * FROM tx.default.orders") if row[1] == "z"]
+    for name, call in CALLS.items():
+        _refuse(lambda call=call: call(frame, table), page[name], name)
+        assert _files(lake) == before, name
+    # VACUUM without its entry in the log asks for no file; it keeps what versions need.
+    with _setting(tx, "spark.databricks.delta.vacuum.logging.enabled", "false"):
+        tx.sql(f"VACUUM {table}")
+    assert _files(lake) == before
+    log.append("many", tx.createDataFrame([(6, "a")], COLUMNS))
+    assert rows(tx, f"SELECT * FROM {table}") == [(number, "a") for number in range(7)]
+    with closing(HttpLogSource(node.url, TOKEN)) as source:
+        found = verify_replica(tx, source, lake, ["many"])
+    assert found.sound and found.verdict == "IN_SYNC"
+    log.drop_table("many")
+
+
+def test_what_hadoop_itself_says_of_a_write(tx: SparkSession, log: TxLog, lake: Path) -> None:
+    """The tests' own class of local files is left out, and PySpark shows one line."""
+    log.create_table("plain", COLUMNS)
+    log.append("plain", tx.createDataFrame(BEGIN, COLUMNS))
+    with _setting(tx, "fs.file.impl", "org.apache.hadoop.fs.LocalFileSystem"):
+        with pytest.raises(IllegalArgumentException, match=ONLY_READ):
+            tx.sql("TRUNCATE TABLE tx.default.plain")
+        _refuse(lambda: tx.sql("INSERT INTO tx.default.plain VALUES (9, 'z')"), "refused", "INSERT")
+        # Files of other tables can be written: no file system of the row table is kept.
+        copied = lake.parent / "copied"
+        tx.table("tx.default.plain").write.format("delta").save(str(copied))
+        assert tx.read.format("delta").load(str(copied)).count() == 2
+    log.drop_table("plain")
+
+
+def _refuse(attempt: Callable[[], Any], kind: str, name: str) -> None:
+    """Let an attempt fail, by what the node says of the table if it is of that kind."""
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        attempt()
+    if kind == "refused":
+        typed = sparktxlog.errors_from_spark(caught.value)
+        assert isinstance(typed, RowTableError) and typed.definite, (name, caught.value)
+        assert "log.append" in typed.hint and "sparktxlog maintain" in typed.hint
+
+
+def _files(lake: Path) -> dict[str, int]:
+    """Return all files of the tables, and when each was written."""
+    return {
+        str(path): path.stat().st_mtime_ns for path in sorted(lake.rglob("*")) if path.is_file()
+    }
+
+
+def _statements_of_page() -> dict[str, str]:
+    """Return what docs/catalog.md says of each statement: the word with which its cell begins."""
+    section = (ROOT / "docs" / "catalog.md").read_text().partition("### Statements on a row table")
+    found = {}
+    for line in section[2].partition("\n##")[0].splitlines():
+        cells = [cell.strip() for cell in line.split(" | ")]
+        if line.startswith("| `"):
+            for name in re.findall(r"`([^`]+)`", cells[0]):
+                found[name] = cells[1].split()[0].strip(",:;")
+    return found
+
+
+@contextmanager
+def _setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        spark.conf.unset(key)
 
 
 @pytest.mark.thorough

@@ -8,8 +8,9 @@ from pyspark.errors.exceptions.connect import AnalysisException as RemoteAnalysi
 
 import sparktxlog
 from sparktxlog.api.writing.operations import Draft
-from sparktxlog.errors import InvalidRequestError, first_lines, java_cause
+from sparktxlog.errors import InvalidRequestError, RowTableError, first_lines, java_cause
 from sparktxlog.model.tables.commit_table import REPLACES_NOTHING
+from sparktxlog.model.tables.table import ONLY_READ
 
 _TEXT = "[DATA_SOURCE_EXTERNAL_ERROR] Encountered error when saving to external data source."
 _TRACE = (
@@ -50,6 +51,24 @@ def test_what_replaces_nothing_is_a_typed_error() -> None:
     typed = sparktxlog.errors_from_spark(error)
     assert isinstance(typed, InvalidRequestError)
     assert typed.definite and "t.overwrite" in typed.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _captured(f"Unable to parse configuration … with value [{ONLY_READ}; …] as …", ""),
+        RuntimeError(
+            "An error occurred while calling o9.sql.\n: org.apache.spark.SparkException: aborted\n"
+            "\tat org.apache.spark.Some.run(Some.scala:1)\nCaused by: java.lang."
+            f"IllegalArgumentException: Unable to parse [{ONLY_READ}; …]\n\t... 5 more\n"
+        ),
+    ],
+    ids=["driver", "task"],
+)
+def test_a_write_of_a_row_table_is_a_typed_error(error: Exception) -> None:
+    typed = sparktxlog.errors_from_spark(error)
+    assert isinstance(typed, RowTableError)
+    assert typed.definite and "log.append" in typed.hint and "sparktxlog maintain" in typed.hint
 
 
 def test_what_cannot_be_removed_does_not_hide_why_a_block_raised() -> None:

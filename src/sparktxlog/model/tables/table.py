@@ -11,6 +11,9 @@ from itertools import islice
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.ids import check_column_name, check_table_name
 
+#: What errors of Spark say of a statement that would write a row table through the catalog.
+ONLY_READ = "a row table of sparktxlog is only read through the catalog"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:

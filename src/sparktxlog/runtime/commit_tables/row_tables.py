@@ -31,7 +31,7 @@ from sparktxlog.errors import (
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import full_table_name, log_name
 from sparktxlog.model.replicas import MAIN, replica_id
-from sparktxlog.model.tables.table import TableDefinition, Tables
+from sparktxlog.model.tables.table import ONLY_READ, TableDefinition, Tables
 from sparktxlog.runtime.foundation import Foundation, in_slices
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.lake_tables import LakeTables
@@ -40,14 +40,16 @@ _log = structlog.get_logger("sparktxlog.catalog")
 
 #: What names the keys of a row table, a JSON list, and its replica, among the table's properties.
 KEYS, REPLICA = "sparktxlog.keys", "sparktxlog.replica"
-#: Delta takes options of the file system from the catalog's answer, and makes the file of a commit
-#: through the class that this one names; nobody reads through it.  There is no class of the name
-#: that is given here, so a write through the catalog ends before its commit, and its error says the
-#: name.  A writer that uses the table's path does not ask the catalog, so the worker is not
-#: hindered.
-NO_COMMITS = {
-    "fs.AbstractFileSystem.file.impl": "[a row table of sparktxlog is only read through the "
-    "catalog; write it with log.append or log.transaction]"
+#: Delta takes options of the file system from the catalog's answer.  Whatever makes a file or a
+#: directory asks for this umask; nobody who reads does.  It is no umask, so a write through the
+#: catalog ends before its first file, and its error says the text.  A file system that is kept for
+#: later would have the options of whoever opened it first, so none is kept.  A writer that uses the
+#: table's path does not ask the catalog, so the worker is not hindered
+#: (docs/decisions/0118-row-tables-refuse-the-first-file.md).
+NO_FILES = {
+    "fs.file.impl.disable.cache": "true",
+    "fs.permissions.umask-mode": f"[{ONLY_READ}; write it with log.append or log.transaction, "
+    "and compact it with sparktxlog maintain]",
 }
 
 
@@ -184,7 +186,7 @@ class RowTables:
                 uuid=self._uuid(definition),
                 location=url if "://" in url else f"file:{quote(url)}",
                 placed=state,
-                external=NO_COMMITS | said,
+                external=NO_FILES | said,
             )
         return None
 
