@@ -52,13 +52,17 @@ def python_release(*, with_spark: bool = False) -> tuple[str, str]:
     return name, ".".join(map(str, sys.version_info[:3]))
 
 
-def warn_of_untested(spark: SparkSession | None = None) -> None:
+def warn_of_untested(spark: SparkSession | None = None, *, spark_release: str = "") -> None:
     """Log one warning for this process if something that it works with was not tested.
 
     Args:
-        spark: The session that begins; None = work without Spark.
+        spark: The session that begins; None = work without one.
+        spark_release: Of a process that Spark itself started, which has no session; empty = this
+            one works without Spark.
     """
-    found = [python_release(with_spark=spark is not None)]
+    found = [python_release(with_spark=spark is not None or bool(spark_release))]
+    if spark_release:
+        found.append(("Spark", spark_release))
     if spark is not None:
         from sparktxlog.worker.apply.worker_session import delta_release  # a node needs none of it
 

@@ -7,9 +7,11 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark
 import pytest
 from tests.architecture.source_tree import ROOT
 
+from pyspark_txlog import DefaultSource
 from sparktxlog.api import tested_releases
 from sparktxlog.api.spark_jars import delta_package
 from sparktxlog.api.tested_releases import TESTED, untested, warn_of_untested
@@ -61,6 +63,19 @@ def test_a_python_that_was_tested_without_spark_only_is_named_to_a_session(
     assert caplog.text == ""
     warn_of_untested(session)
     assert "Python with Spark 3.13.1 (tested: 3.11 to 3.12)" in caplog.text
+
+
+def test_the_format_names_it_where_no_session_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark finds `format("txlog")` by itself, and makes it in a process of its own."""
+    DefaultSource({"url": "http://127.0.0.1:1"})
+    assert caplog.text == ""
+    monkeypatch.setattr(pyspark, "__version__", "4.9.0")
+    for _ in range(2):
+        DefaultSource({"url": "http://127.0.0.1:1"})
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "Spark 4.9.0 (tested: 4.1 to 4.2)" in caplog.text
 
 
 def test_nothing_is_said_of_this_python(caplog: pytest.LogCaptureFixture) -> None:
