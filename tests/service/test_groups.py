@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.service.local_nodes import cluster, config_of, serving, until
 from tests.support.command_line import invoke
@@ -29,6 +30,7 @@ from sparktxlog.errors import (
     UnknownGroupError,
 )
 from sparktxlog.model.tables.groups import GROUPS, Group
+from sparktxlog.model.transactions.operation import POSITION_COLUMN
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.handlers.members import MemberRoutes
 from sparktxlog.service.routing.request_bodies import ReplacePeer
@@ -109,6 +111,58 @@ def test_only_the_sites_of_a_group_get_its_rows(tmp_path: Path) -> None:
     _with_groups(tmp_path, work)
 
 
+def _many(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids), "text": ["t"] * len(ids)})
+
+
+def test_many_transactions_have_one_file(tmp_path: Path) -> None:
+    """V04: of a run only the sites of a group get the rows; its transactions are those given."""
+
+    def write(url: str) -> tuple[list[int | None], Any]:
+        with Client(url) as client:
+            first = client.submit_many("eu", _many(1, 2, 3, 4), session="s")
+            again = client.submit_many("us", _many(1, 2, 2), kind="upsert")
+            return [first.receipts[0].position, again.receipts[0].position], first
+
+    async def work(nodes: Nodes) -> None:
+        before = nodes["A"].base.ordered.value
+        positions, told = await asyncio.to_thread(write, nodes["A"].config.master_url)
+        assert positions == [before + 1, before + 5] and not told.rejections
+        await _alike(nodes)
+        assert [len(_files(nodes[name], "eu")) for name in "BC"] == [1, 0]
+        assert [len(_files(nodes[name], "us")) for name in "ABC"] == [1, 0, 1]
+        url = nodes["B"].config.master_url
+        tail = await asyncio.to_thread(HttpLogSource(url).segments, before, wait_s=0.0)
+        effects = [one for segment in tail.segments for one in segment.effects]
+        (many,) = [one for one in effects if one.table == "eu" and one.run]
+        assert (many.run, many.first, many.last) == (before + 1, before + 1, before + 4)
+        rows = pq.read_table(nodes["B"].payloads.path(many.files[0].path)).to_pydict()
+        assert rows[POSITION_COLUMN] == [0, 1, 2, 3] and rows["id"] == [1, 2, 3, 4]
+
+    _with_groups(tmp_path, work)
+
+
+def test_commits_in_the_background_travel_by_group(tmp_path: Path) -> None:
+    """V04, V15: one that waits for a group takes none of another along."""
+
+    def write(url: str) -> list[int | None]:
+        with Client(url) as client, client.background() as later:
+            pending = [
+                later.append(("eu", "plain", "us")[number % 3], _row(number))
+                for number in range(30)
+            ]
+            return [one.result(timeout=60).position for one in pending]
+
+    async def work(nodes: Nodes) -> None:
+        before = nodes["A"].base.ordered.value
+        positions = await asyncio.to_thread(write, nodes["A"].config.master_url)
+        assert positions == [*range(before + 1, before + 31)], "in the order of the calls"
+        for run in nodes["A"].queue(before, 99):
+            assert run["n"] == 1 or not run["staged_bytes"], "no run has rows for two groups"
+
+    _with_groups(tmp_path, work)
+
+
 def test_a_table_is_read_at_its_sites(tmp_path: Path) -> None:
     """V04: elsewhere the answer names them."""
 
@@ -133,6 +187,19 @@ def test_a_group_that_is_away_stops_alone(tmp_path: Path) -> None:
         with pytest.raises(GroupAwayError, match="'eu' needs 1 of its 1 sites") as error:
             write(url, "eu", 1)
         assert error.value.definite and "missing: B" in str(error.value)
+        with Client(url, timeout=60) as client:
+            with pytest.raises(GroupAwayError, match="missing: B") as error:
+                client.submit_many("eu", _many(1, 2), session="s")
+            assert error.value.definite and error.value.fields["accepted_transactions"] == 0
+            later = client.background()
+            pending = [later.append(table, _row(9)) for table in ("plain", "eu", "plain", "us")]
+            with pytest.raises(GroupAwayError, match="missing: B") as error:
+                later.close()
+            assert error.value.definite
+            ends = [one.exception() for one in pending]
+            assert [type(one) for one in ends] == [type(None), GroupAwayError, *[type(None)] * 2]
+            positions = [one.result().position for one in pending if one.exception() is None]
+            assert positions == sorted(positions)
         found = call(f"{url}/v1/groups")
         assert [(one["name"], one["away"], one["takes_writes"]) for one in found] == [
             ("all", ["B"], False),
@@ -226,8 +293,6 @@ def test_what_cannot_be_is_refused_with_a_way_out(tmp_path: Path) -> None:
                 client.create_table("gone", {"id": "int"})
             with _refused(NotOfferedError, "does not say which sites of group 'eu' applied it"):
                 client.append("eu", _row(1), level="applied")
-            with _refused(NotOfferedError, "a run of transactions cannot carry rows"):
-                client.submit_many("eu", pa.table({"id": [1, 2], "text": ["a", "b"]}))
 
     async def on_nodes(nodes: Nodes) -> None:
         await asyncio.to_thread(work, nodes["A"].config.master_url)

@@ -254,7 +254,8 @@ class TableEffect:
     """The effect of a segment on one table: one per (kind, contiguous source).
 
     Rejected transactions are already left out.  Inline rows: one published Parquet file with the
-    table's columns plus POSITION_COLUMN and OP_COLUMN.  Staged files: as submitted.
+    table's columns plus POSITION_COLUMN and OP_COLUMN.  Staged files: as submitted; those of many
+    transactions have these columns, too, and positions that begin at 0 (P41).
     """
 
     table: str
@@ -275,6 +276,16 @@ class TableEffect:
     #: Of the table for which it was made; a change leads to the next one (P33).
     schema_version: int = 1
     change: TableChange | None = None
+    #: Of staged files of many transactions: the position of the first one of their run, which is
+    #: added to the positions in the files; 0 = they are of one operation.
+    run: int = 0
+    #: Positions of these transactions that were rejected, ascending: their rows do not count.
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def says_places(self) -> bool:
+        """Whether each row says of which operation it is; else all are of the one at `first`."""
+        return self.inline or self.run > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,6 +69,9 @@ class ChangePiece:
     partition: tuple[tuple[str, str | None], ...] = ()
     #: Place of the operation; None: each row of the file has its own.
     place: tuple[int, int] | None = None
+    #: Added to positions in the file, and those among the sums whose rows do not count.
+    run: int = 0
+    left_out: tuple[int, ...] = ()
     predicate: str | None = None
 
 
@@ -274,7 +277,7 @@ class TableChanges:
     def _pieces(
         self, log: StreamedLog, effect: TableEffect, after: int, upto: int
     ) -> Iterator[ChangePiece]:
-        place = None if effect.inline else (effect.first, effect.op)
+        place = None if effect.says_places else (effect.first, effect.op)
         if effect.kind == OperationKind.DELETE_WHERE.value:
             yield ChangePiece(kind=effect.kind, place=place, predicate=effect.predicate)
             return
@@ -289,12 +292,14 @@ class TableChanges:
                 size_bytes=file.size_bytes,
                 partition=tuple((file.partition or {}).items()),
                 place=place,
+                run=effect.run,
+                left_out=effect.left_out,
             )
 
 
 def _places(log: StreamedLog, effect: TableEffect, after: int, upto: int) -> Int64s:
     """Return position, operation and rows of the operations of an effect, ascending."""
-    if not effect.inline:
+    if not effect.says_places:
         rows = sum(file.rows for file in effect.files)
         within = after < effect.first <= upto
         return np.array([[effect.first, effect.op, rows]] if within else [], np.int64).reshape(
@@ -302,7 +307,9 @@ def _places(log: StreamedLog, effect: TableEffect, after: int, upto: int) -> Int
         )
     found = [_place_columns(log, file) for file in effect.files]
     places, rows_of = np.unique(np.concatenate(found), axis=0, return_counts=True)
+    places[:, 0] += effect.run
     kept = (places[:, 0] > after) & (places[:, 0] <= upto)
+    kept &= ~np.isin(places[:, 0], effect.left_out)
     return np.column_stack((places[kept], rows_of[kept])).astype(np.int64)
 
 
@@ -350,11 +357,18 @@ def _rows_of(piece: ChangePiece, after: int, upto: int) -> Iterator[pa.Table]:
         for batch in batches_of(source, piece.path, SPARK_READS_IT, batch_size=_BATCH_ROWS):
             rows = pa.Table.from_batches([batch])
             if piece.place is None:
-                position = rows[POSITION_COLUMN]
-                rows = rows.filter(
-                    pc.and_(pc.greater(position, after), pc.less_equal(position, upto))
-                )
+                position = _positions_of(rows, piece)
+                kept = pc.and_(pc.greater(position, after), pc.less_equal(position, upto))
+                if piece.left_out:
+                    rejected = pc.is_in(position, value_set=pa.array(piece.left_out, pa.int64()))
+                    kept = pc.and_(kept, pc.invert(rejected))
+                rows = rows.filter(kept)
             yield rows
+
+
+def _positions_of(rows: pa.Table, piece: ChangePiece) -> pa.ChunkedArray:
+    """Return the positions that rows say: those of a run begin at 0 in the file."""
+    return pc.add(rows[POSITION_COLUMN], piece.run) if piece.run else rows[POSITION_COLUMN]
 
 
 def _shaped(
@@ -368,7 +382,7 @@ def _shaped(
     given = dict(piece.partition)
     count = rows.num_rows
     if piece.place is None:
-        position, operation = rows[POSITION_COLUMN], rows[OP_COLUMN]
+        position, operation = _positions_of(rows, piece), rows[OP_COLUMN]
     else:
         position = pa.chunked_array([pa.repeat(pa.scalar(piece.place[0], pa.int64()), count)])
         operation = pa.chunked_array([pa.repeat(pa.scalar(piece.place[1], pa.int32()), count)])

@@ -51,6 +51,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownTableError,
 )
+from sparktxlog.model.tables.groups import group_of
 from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Receipt, ReceiptRejection
@@ -120,8 +121,8 @@ class _Item:
     #: It as rows of a run; None: it goes alone, by `commit`.
     prepared: PreparedTransaction | None
     commit: Callable[[], Receipt] | None = None
-    #: Whether one of its tables is synchronous (P34).
-    is_sync: bool = False
+    #: Whether one of its tables is synchronous (P34), and the groups of its tables (P41).
+    waits_for: tuple[bool, frozenset[str]] = (False, frozenset())
 
     @property
     def memory_bytes(self) -> int:
@@ -174,8 +175,8 @@ class _Run:
         if item.prepared is None or self.items[0].prepared is None:
             return False
         new = [block for block in item.blocks() if block not in self._blocks]
-        # A synchronous one would take ordinary ones along when it is withdrawn.
-        fits = len(self.items) < self._most and item.is_sync == self.items[0].is_sync
+        # One that waits for members or a group would take others along when it is withdrawn.
+        fits = len(self.items) < self._most and item.waits_for == self.items[0].waits_for
         fits = fits and self._room >= item.size_bytes + _BLOCK_BYTES * len(new)
         if new:
             fits = fits and len(self._blocks) + len(new) <= MAX_OPERATIONS
@@ -640,7 +641,9 @@ def _item(pending: PendingCommit, prepared: PreparedTransaction, tables: Tables)
     size = _ID_BYTES
     for one in prepared.operations:
         size += one.rows.nbytes + _MARK_BYTES * one.rows.num_rows
-    return _Item(pending, size, prepared, None, is_synchronous(prepared, tables))
+    known = (tables.known(one.table) for one in prepared.operations)
+    groups = frozenset(group for table in known if table and (group := group_of(table)))
+    return _Item(pending, size, prepared, None, (is_synchronous(prepared, tables), groups))
 
 
 def _rejection(pending: PendingCommit, run: Receipt, one: ReceiptRejection) -> TxLogError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NotRequired, TypedDict, Unpack
 
 from pyspark.sql import DataFrame
@@ -118,7 +119,9 @@ class GroupedBatch(Draft[GroupedReceipt]):
         )
         left = max(0.0, deadline - time.monotonic())
         try:
-            done = submit_runs(site.link, runs, site.asked_level(self._level), left)
+            done = submit_runs(
+                site.link, runs, site.asked_level(self._level), left, waits=grouped.waits
+            )
         except TxLogError:
             site.forget_definitions(grouped.tables)
             raise
@@ -246,12 +249,21 @@ def fetch(
 
 
 def submit_runs(
-    link: Nodes, runs: Iterable[EncodedRun], level: str, timeout_s: float
+    link: Nodes,
+    runs: Iterable[EncodedRun],
+    level: str,
+    timeout_s: float,
+    *,
+    waits: bool = False,
 ) -> list[tuple[EncodedRun, Receipt]]:
     """Commit runs in order; each is posted while the next one is encoded.
 
     A run is posted after the one before was accepted, which keeps their order.  The level is
     awaited at the end.
+
+    Args:
+        waits: Runs wait for members or a group, and may be withdrawn after they were accepted: so
+            each is posted once the one before was ordered.
 
     Raises:
         CommitRejectedError: A run was refused; the hint says how many transactions before it
@@ -272,8 +284,10 @@ def submit_runs(
             run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left
         )
 
-    accepted = send_runs(post, noted())
-    if parse_level(level)[0] is Level.ACCEPTED:
+    is_final = parse_level(level)[0] is Level.ACCEPTED
+    first = partial(post, level="ordered") if waits and not is_final else post
+    accepted = send_runs(first, noted())
+    if is_final:
         return list(zip(posted, accepted, strict=True))
     # A repeated run gets the receipt of the first one, once that has reached the level.
     return [(run, post(run, level)) for run in posted]

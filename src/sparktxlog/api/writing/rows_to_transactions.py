@@ -22,6 +22,7 @@ from sparktxlog.errors import InvalidRowsError, OversizeError, SchemaMismatchErr
 from sparktxlog.lazy_arrow import np, pa, pc
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.tables.groups import group_of
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import Block, OperationKind, RunManifest
 from sparktxlog.model.transactions.receipt import Receipt
@@ -100,6 +101,12 @@ class TransactionRuns:
     def tables(self) -> set[str]:
         """Names of the tables that they write to."""
         return {group.definition.name for group in self.groups}
+
+    @property
+    def waits(self) -> bool:
+        """Whether they wait for members or a group before they are ordered (P34, P41)."""
+        tables = [group.definition for group in self.groups]
+        return any(table.is_sync or group_of(table) for table in tables)
 
     def runs(
         self, limit_transactions: int, limit_bytes: int, submitted_at: int, session: Session

@@ -24,8 +24,11 @@ LONGEST_RUN = 8_192
 TX_COLUMN = "__txlog_tx"
 #: Column of inline rows: place of the row's operation in its transaction, int32.
 OP_COLUMN = "__txlog_op"
-#: Column of published inline files: position of the row's transaction, int64.
+#: Column of published inline files: position of the row's transaction, int64.  In staged files of
+#: many transactions: the same, less the position of the first one of their run (P41).
 POSITION_COLUMN = "__txlog_position"
+#: Place of a block whose rows say it themselves.
+IN_ROWS = -1
 #: Bytes of what the content of one transaction is known by; all zero = not known.
 DIGEST_BYTES = 8
 
@@ -87,8 +90,9 @@ class Block:
     """One kind of operation on one table, of one or many transactions of a run.
 
     Inline blocks hold rows of many transactions: the section's columns `TX_COLUMN` and
-    `OP_COLUMN` say of which transaction a row is and in which order.  All other blocks belong to
-    one operation of one transaction: `txs` has one element and `op` its place.
+    `OP_COLUMN` say of which transaction a row is and in which order.  So do blocks with staged
+    files whose `op` is `IN_ROWS`, by `POSITION_COLUMN` and `OP_COLUMN` of these files.  All other
+    blocks belong to one operation of one transaction: `txs` has one element and `op` its place.
     """
 
     table: str
@@ -97,7 +101,8 @@ class Block:
     schema_version: int = 1
     #: Indices of the transactions in it, ascending; None = all of the run.
     txs: tuple[int, ...] | None = None
-    #: Index of the operation in its transaction; inline blocks have a column for it.
+    #: Index of the operation in its transaction; inline blocks have a column for it, and so have
+    #: files of many transactions (`IN_ROWS`).
     op: int = 0
     inline: InlineSection | None = None
     files: tuple[StagedFile, ...] = ()

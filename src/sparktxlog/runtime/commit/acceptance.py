@@ -45,7 +45,7 @@ from sparktxlog.runtime.groups.grouped_rows import (
     check_level,
     check_sites_of_groups,
     copies_of,
-    refuse_runs,
+    copies_of_run,
 )
 from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.publish_lag import PublishLag
@@ -231,7 +231,8 @@ class Submits:
         tables = Tables.of(self._master.tables)
         touched = (tables.alike(block.table) for block in manifest.blocks)
         holders_needed = self._holders_needed(any(table and table.is_sync for table in touched))
-        refuse_runs(manifest, tables)
+        manifest = copies_of_run(manifest, self._master.tables)
+        check_level(manifest.copies, level, sites, self._base.config.node_id)
         self._check_takes(level)
         staged = sum(file.size_bytes for file in manifest.staged_files)
         self._check_whole(len(payload) + staged)

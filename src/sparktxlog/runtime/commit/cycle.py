@@ -144,13 +144,15 @@ class Cycle:
         """Pass a client's run to the core, with what is known of its ids.
 
         Args:
+            manifest: With what it needs of groups (P41).
+            payload: Its container; the sections count.
             holders: See `RunManifest.holders`.
 
         Raises:
             BusyError: The core's queue is full (definite).
         """
         manifest = replace(manifest, acceptance=acceptance, holders=holders)
-        if holders:  # how long it may wait goes by this node's clock
+        if holders or manifest.copies:  # how long it may wait goes by this node's clock
             manifest = replace(manifest, submitted_at=wall_us())
         payload = encode_payload(manifest, split_payload(payload)[1])
         return self._submit_run(manifest, payload, singles=False)

@@ -128,7 +128,7 @@ class FileRepair:
         if (verdict := journal.find_verdict(transaction_id)) is not None:
             position = verdict[0] + verdict[1].index
         effects = [] if position is None else self._effects(position, position)
-        staged = [effect for effect in effects if not effect.inline and effect.first == position]
+        staged = [one for one in effects if not one.inline and (one.run or one.first) == position]
         return header.origin, [file for effect in staged for file in effect.files]
 
     async def fetch_prepared(self, payloads: Iterable[bytes]) -> None:

@@ -1,8 +1,8 @@
 """Rows for tables of groups: they travel in files, so only the sites of a group get them (P41).
 
 Rows that a client sends with its transaction are written to the payload store by the node that
-accepts it, as if they had been staged.  Runs of many small transactions are refused: their rows
-lie together in a payload that goes to all sites.
+accepts it, as if they had been staged.  Those of a run of many small transactions are written to
+one file for each table and kind, which says of which transaction each row is.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import hashlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 
+from sparktxlog.codec.containers.payload import encode_payload, split_payload
 from sparktxlog.codec.partitions import split_by_partition
 from sparktxlog.codec.submits.content_digests import RowsContent
 from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
+from sparktxlog.codec.submits.validation import check_made_for
 from sparktxlog.errors import InvalidRequestError, NotOfferedError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.groups import (
@@ -28,12 +32,21 @@ from sparktxlog.model.tables.groups import (
     copies_needed,
     group_of,
 )
-from sparktxlog.model.tables.table import TableDefinition, Tables
-from sparktxlog.model.transactions.operation import OperationKind, RunManifest, StagedFile
+from sparktxlog.model.tables.table import TableDefinition
+from sparktxlog.model.transactions.operation import (
+    IN_ROWS,
+    Block,
+    OperationKind,
+    RunManifest,
+    StagedFile,
+)
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.parquet_files import write_parquet
-from sparktxlog.storage.payloads.payload_store import PayloadStore
+from sparktxlog.storage.payloads.payload_store import FileSink, PayloadStore
+from sparktxlog.storage.segments.inline_files import InlineGroup
+
+_NOTHING_REJECTED = np.empty(0, np.int64)
 
 
 def has_grouped_rows(tx: PreparedTransaction, tables: Mapping[str, TableDefinition]) -> bool:
@@ -148,23 +161,80 @@ def copies_of(
     return needed
 
 
-def refuse_runs(manifest: RunManifest, tables: Tables) -> None:
-    """Refuse a run of transactions with rows for a group.
+def has_grouped_blocks(manifest: RunManifest, tables: Mapping[str, TableDefinition]) -> bool:
+    """Return whether a run carries rows itself that are for a table of a group."""
+    return any(_is_grouped_block(block, tables) for block in manifest.blocks)
+
+
+def run_in_files(
+    payload: bytes,
+    manifest: RunManifest,
+    tables: Mapping[str, TableDefinition],
+    payloads: PayloadStore,
+) -> tuple[bytes, RunManifest]:
+    """Return a checked run with its rows for groups in files; blocks.
+
+    The same run gets the same files.
+
+    Args:
+        payload: Its container.
+        tables: Those of the log.
+        payloads: Gets the files.
 
     Raises:
-        NotOfferedError: (definite).
+        StaleSchemaError: A table changed since the run was checked (definite).
+        DiskFullError, StorageError: Nothing refers to what was written.
     """
+    sections = split_payload(payload)[1]
+    directory = transaction_id_to_text(manifest.transaction_id(0))
+    sink = _Gathered()
+    blocks: list[Block] = []
+    kept: list[memoryview] = []
     for block in manifest.blocks:
-        table = tables.alike(block.table)
-        if block.inline is not None and table is not None and group_of(table):
-            raise NotOfferedError(
-                f"table {table.name!r} is of group {group_of(table)!r}: a run of transactions "
-                "cannot carry rows for it",
-                hint="Commit one transaction after the other, or stage the rows as files.",
-                table=table.name,
-                field="group",
-                value=group_of(table),
-            )
+        inline = block.inline
+        if inline is not None and _is_grouped_block(block, tables):
+            check_made_for(tables[block.table], block.schema_version)
+            group = InlineGroup(block.table, block.kind, tables[block.table])
+            group.add(block, sections[inline.index], 0)
+            effect, _ = group.write(sink, f"{directory}/{block.table}", _NOTHING_REJECTED)
+            files = () if effect is None else tuple(map(sink.named, effect.files))
+            block = replace(block, inline=None, files=files, op=IN_ROWS)
+        elif inline is not None:
+            block = replace(block, inline=replace(inline, index=len(kept)))
+            kept.append(sections[inline.index])
+        blocks.append(block)
+    payloads.take_in(sink.files)
+    manifest = replace(manifest, blocks=tuple(blocks))
+    return encode_payload(manifest, kept), manifest
+
+
+class _Gathered(FileSink):
+    """Keeps written files in memory, and gives them names with their digests."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
+
+    def write_file(self, relative: str, content: bytes | memoryview) -> None:
+        self._written[relative] = bytes(content)
+
+    def named(self, file: StagedFile) -> StagedFile:
+        """Return a file that was written under its lasting name."""
+        old = PurePosixPath(file.path)
+        path = str(old.with_name(f"rows-{old.stem}-{file.digest[:16]}{old.suffix}"))
+        self.files[path] = self._written.pop(file.path)
+        return replace(file, path=path)
+
+
+def _is_grouped_block(block: Block, tables: Mapping[str, TableDefinition]) -> bool:
+    table = tables.get(block.table)
+    return block.inline is not None and table is not None and bool(group_of(table))
+
+
+def copies_of_run(manifest: RunManifest, tables: Mapping[str, TableDefinition]) -> RunManifest:
+    """Return a run whose rows for groups are in files, with what it needs of groups."""
+    written = [block.table for block in manifest.blocks if block.files]
+    return replace(manifest, copies=copies_needed(written, tables)) if written else manifest
 
 
 def check_level(copies: tuple[CopiesNeeded, ...], level: Level, sites: int, node_id: str) -> None:

@@ -70,7 +70,12 @@ from sparktxlog.model.transactions.operation import (
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
 from sparktxlog.runtime.audit_trail import asks
 from sparktxlog.runtime.commit.staged_checks import verify_staged
-from sparktxlog.runtime.groups.grouped_rows import has_grouped_rows, in_files
+from sparktxlog.runtime.groups.grouped_rows import (
+    has_grouped_blocks,
+    has_grouped_rows,
+    in_files,
+    run_in_files,
+)
 from sparktxlog.runtime.node import Node
 from sparktxlog.runtime.tokens.budgets import upload_of
 from sparktxlog.service.connections.bodies import Bodies, check_parts, check_unfolding
@@ -340,9 +345,18 @@ class SubmitRoutes(RouteHandlers):
         self._check_owned(manifest.staged_files)
         if stale is not None:
             return await self._refused(stale, manifest, waiting, partial(check, payload))
-        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
+        receipt = await self._submit_run(payload, manifest, waiting)
         self._named(manifest.staged_files)
         return self._told(receipt, rows=_rows_of(manifest))
+
+    async def _submit_run(self, payload: bytes, manifest: RunManifest, waiting: Waiting) -> Receipt:
+        """Submit a checked run, with its rows for groups in files."""
+        if has_grouped_blocks(manifest, self._node.tables()):
+            payloads, tables = self._node.payloads, self._node.tables()
+            payload, manifest = await self._node.base.stagers.run(
+                payloads.place, run_in_files, payload, manifest, tables, payloads
+            )
+        return await self._node.submit_run(payload, manifest, **waiting._asdict())
 
     async def _validated(self, payload: bytes) -> RunManifest:
         """Check a run against the tables, in a thread if that takes much; errors as `validate_run`.
@@ -399,7 +413,7 @@ class SubmitRoutes(RouteHandlers):
             return await self.commit(found, text, waiting, as_then)
         manifest, payload = found
         check_writes(lambda: (table,))
-        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
+        receipt = await self._submit_run(payload, manifest, waiting)
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
         return self._told(receipt, ids=ids, rows=_rows_of(manifest))
 

@@ -45,7 +45,7 @@ from sparktxlog.files.durability import (
     sync_parents,
 )
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.transactions.operation import Block
+from sparktxlog.model.transactions.operation import IN_ROWS, Block
 from sparktxlog.storage.interfaces import StoredEntry
 from sparktxlog.storage.journal.journal import Journal
 from sparktxlog.storage.log_tables.log_schemas import QUARANTINE, SYNCHRONIZED_QUEUE
@@ -299,8 +299,8 @@ class Quarantine:
                 parts.append((payload, entry.position + one.index))
         for payload, start in parts:
             for block in read_manifest(payload).blocks:
-                if block.inline is None and block.txs is not None:
-                    yield block, start + block.txs[0]
+                if block.inline is None and (block.txs or block.op == IN_ROWS):
+                    yield block, start + (block.txs or (0,))[0]
 
     # -- from what was published -------------------------------------------------------------------
 

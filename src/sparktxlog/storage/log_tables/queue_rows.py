@@ -63,6 +63,18 @@ class OperationColumns:
             np.array([facts], np.int64),
         )
 
+    def add_many(self, block: Block, positions: npt.NDArray[np.int64]) -> None:
+        """Add the operations of a block whose files have rows of many transactions.
+
+        How many are of which is in the files, which are at other sites: it is not said here.
+        """
+        count, paths = len(positions), tuple(file.path for file in block.files)
+        self._files.update(dict.fromkeys(range(self._count, self._count + count), paths))
+        facts = np.full((count, 4), -1, np.int64)
+        facts[:, 0] = self._tables.setdefault(block.table, len(self._tables))
+        facts[:, 1] = _KIND_CODE[block.kind]
+        self._append(positions, np.zeros(count, np.int32), facts)
+
     def _append(
         self,
         positions: npt.NDArray[np.int64],

@@ -17,7 +17,12 @@ from sparktxlog.codec.containers.payload import checked_manifest, split_payload
 from sparktxlog.errors import CorruptLogError, InvariantViolation
 from sparktxlog.model.restore_point import RESTORE_POINTS
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.transactions.operation import Block, OperationKind, RunManifest
+from sparktxlog.model.transactions.operation import (
+    IN_ROWS,
+    Block,
+    OperationKind,
+    RunManifest,
+)
 from sparktxlog.storage.interfaces import MarkPublished, Segment, StoredEntry, TableEffect
 from sparktxlog.storage.log_tables.queue_rows import OperationColumns, queue_rows
 from sparktxlog.storage.log_tables.queue_table import QueueTable
@@ -107,6 +112,12 @@ def build_segment(
                     definition = _definition(block, tables, older)
                     groups[key] = group = InlineGroup(block.table, block.kind, definition)
                 group.add(block, sections[block.inline.index], start)
+                continue
+            if block.op == IN_ROWS:
+                positions = start + np.array(block.txs or range(manifest.n), np.int64)
+                operations.add_many(block, positions)
+                if effect := _effect_of_many(block, positions, start, rejected):
+                    effects.append(effect)
                 continue
             position = start + _only_transaction(block)
             operations.add_block(block, position)
@@ -280,6 +291,32 @@ def _only_transaction(block: Block) -> int:
 def _effective(block: Block, definition: TableDefinition) -> Block:
     """Return a create with the table as it was when created: schema versions go on (P33)."""
     return replace(block, definition=definition, schema_version=definition.schema_version)
+
+
+def _effect_of_many(
+    block: Block, positions: Int64s, start: int, rejected: Int64s
+) -> TableEffect | None:
+    """Return the effect of staged files of many transactions, None if all were rejected.
+
+    Args:
+        positions: Of the transactions of the block, ascending.
+        start: Position of their run.
+    """
+    out = np.isin(positions, rejected)
+    if out.all():
+        return None
+    first, last = positions[~out][[0, -1]].tolist()
+    return TableEffect(
+        table=block.table,
+        kind=block.kind.value,
+        first=first,
+        last=last,
+        files=block.files,
+        claim=block.claim.to_text() if block.claim is not None and not out.any() else "",
+        schema_version=block.schema_version,
+        run=start,
+        left_out=tuple(positions[out].tolist()),
+    )
 
 
 def _block_effect(block: Block, position: int) -> TableEffect:

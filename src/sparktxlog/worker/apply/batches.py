@@ -142,7 +142,7 @@ class TableStage:
     @property
     def has_one_keyed_operation(self) -> bool:
         """Whether all keyed rows are those of one operation: an upsert names each key once."""
-        return len(self.keyed) == 1 and self.keyed[0].whole and not self.keyed[0].effect.inline
+        return len(self.keyed) == 1 and self.keyed[0].whole and not self.keyed[0].effect.says_places
 
     @property
     def removable(self) -> tuple[Piece, ...]:
@@ -228,7 +228,7 @@ class Batch:
     tables: dict[str, TablePlan] = field(default_factory=dict)
 
 
-#: Returns the places of the first and last row of an inline effect's files.
+#: Returns the places of the first and last row of an effect whose files say them.
 Extent = Callable[[TableEffect], tuple[LogPlace, LogPlace]]
 
 
@@ -312,8 +312,8 @@ def plan_batch(
 
     Args:
         segments: At least one, contiguous.
-        extent: Called only where a clearing operation may stand inside an inline effect; it leaves
-            out rows after the last segment's end.
+        extent: Called only where a clearing operation may stand inside an effect whose files say
+            places; it leaves out rows after the last segment's end.
         position: Applied position; of a first segment that begins before it (`check_chain`) only
             the rest is done.
         chain_hash: At that position.
@@ -416,7 +416,7 @@ def _stages_of_schema(effects: Iterable[TableEffect], cutting: _Cutting) -> tupl
     extent, begin, end = cutting.extent, cutting.begin, cutting.end
     overwritten = max(
         (
-            (extent(effect) if effect.inline else _staged_extent(effect))[1]
+            (extent(effect) if effect.says_places else _staged_extent(effect))[1]
             for effect in rows
             if effect.kind == OperationKind.OVERWRITE
         ),
@@ -491,7 +491,11 @@ def _pieces(
     spans: list[tuple[TableEffect, LogPlace, LogPlace]], lower: LogPlace, upper: LogPlace | None
 ) -> list[Piece]:
     return [
-        Piece(effect=effect, whole=start >= lower and (upper is None or end < upper), start=start)
+        Piece(
+            effect=effect,
+            whole=start >= lower and (upper is None or end < upper) and not effect.left_out,
+            start=start,
+        )
         for effect, start, end in spans
         if end >= lower and (upper is None or start < upper)
     ]
@@ -506,7 +510,7 @@ def _extent_of(
     effect: TableEffect, cuts: list[LogPlace], extent: Extent, limit: LogPlace
 ) -> tuple[LogPlace, LogPlace]:
     """Return the places of an effect's first and last row, exact enough for the cuts."""
-    if not effect.inline:
+    if not effect.says_places:
         return _staged_extent(effect)
     start, end = LogPlace(effect.first, 0), LogPlace(effect.last, _LAST_OP)
     if any(start <= cut <= end for cut in cuts):

@@ -53,7 +53,8 @@ GONE_COLUMN = "__txlog_gone"
 _MATCHED_COLUMN = "__txlog_matched"
 _TAG_COLUMN = "__txlog_tag"
 _PARTITION_COLUMN = "__txlog_partition"
-_INLINE_COLUMN = "__txlog_inline"
+#: Whether rows of a file say their place, and what is added to their position then.
+_SAID_COLUMN = "__txlog_said"
 # A table may have columns of any other name.
 _PATH_COLUMN = "__txlog_path"
 _FIRST_COLUMN = "__txlog_first"
@@ -94,9 +95,10 @@ def rows_of(
     frame = session.read.schema(schema).parquet(*[_escape_glob(path) for path in paths])
     own = [_path_of(file_uri(frame)).alias(FILE_COLUMN), *(place_columns(frame) if placed else ())]
     frame, kept = frame.select("*", *own), (URI_COLUMN, ROW_INDEX) if placed else ()
-    places = {None if p.effect.inline else (p.effect.first, p.effect.op) for p in pieces}
+    places = {None if p.effect.says_places else (p.effect.first, p.effect.op) for p in pieces}
+    of_runs = any(p.effect.run for p in pieces)
     partitioned = any(file.partition for piece in pieces for file in piece.effect.files)
-    if partitioned or len(places) > 1:
+    if partitioned or of_runs or len(places) > 1:
         frame = _placed(session, root, frame, columns, pieces, kept)
     elif (place := places.pop()) is not None:
         known = _place_literal(place)
@@ -104,6 +106,8 @@ def rows_of(
         frame = frame.withColumns({name: known.getField(name) for name in names})
     named = [F.col(quoted_name(c.in_files)).alias(c.name) for c in columns]
     frame = frame.select(*named, POSITION_COLUMN, OP_COLUMN, FILE_COLUMN, *kept)
+    if left_out := sorted({at for piece in pieces for at in piece.effect.left_out}):
+        frame = frame.where(~F.col(POSITION_COLUMN).isin(left_out))
     if stage is not None and any(not piece.whole for piece in pieces):
         frame = frame.where(_within(stage))
     return frame
@@ -142,8 +146,8 @@ def _placed(
     facts = [
         (
             quoted_path(join_path(root, file)),
-            piece.effect.inline,
-            piece.effect.first,
+            piece.effect.says_places,
+            piece.effect.run if piece.effect.says_places else piece.effect.first,
             piece.effect.op,
             json.dumps(file.partition or {}),
         )
@@ -152,17 +156,17 @@ def _placed(
     ]
     known = session.createDataFrame(
         facts,
-        f"{_PATH_COLUMN} string, {_INLINE_COLUMN} boolean, {_FIRST_COLUMN} bigint, "
+        f"{_PATH_COLUMN} string, {_SAID_COLUMN} boolean, {_FIRST_COLUMN} bigint, "
         f"{_PLACE_COLUMN} int, {_PARTITION_COLUMN} string",
     )
     joined = frame.join(F.broadcast(known), frame[FILE_COLUMN] == known[_PATH_COLUMN], "left")
     # A file that the join does not find would silently lose its rows.
     lost = F.raise_error(F.concat(F.lit("no operation known for "), F.col(FILE_COLUMN)))
     position = F.when(F.col(_PATH_COLUMN).isNull(), lost.cast("bigint"))
-    position = position.when(~F.col(_INLINE_COLUMN), F.col(_FIRST_COLUMN)).otherwise(
-        F.col(POSITION_COLUMN)
+    position = position.when(~F.col(_SAID_COLUMN), F.col(_FIRST_COLUMN)).otherwise(
+        F.col(_FIRST_COLUMN) + F.col(POSITION_COLUMN)
     )
-    op = F.when(F.col(_INLINE_COLUMN), F.col(OP_COLUMN)).otherwise(F.col(_PLACE_COLUMN))
+    op = F.when(F.col(_SAID_COLUMN), F.col(OP_COLUMN)).otherwise(F.col(_PLACE_COLUMN))
     in_path = {name for p in pieces for file in p.effect.files for name in file.partition or ()}
     values = F.from_json(F.col(_PARTITION_COLUMN), "map<string,string>")
     # Where a file has a partition column too, the log's value counts, as for readers of the table.

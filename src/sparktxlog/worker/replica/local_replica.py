@@ -428,16 +428,20 @@ def _noting(read: Extent, unread: dict[str, ApplyError]) -> Extent:
 
 
 def inline_extent(payloads: PayloadFiles, last: int) -> Extent:
-    """Return a function: inline effect → places of its first and last row up to a position."""
+    """Return a function: effect → places of its first and last row up to a position.
+
+    Its files say the places.
+    """
 
     def read(effect: TableEffect) -> tuple[LogPlace, LogPlace]:
         places: list[LogPlace] = []
+        left_out = frozenset(effect.left_out)
         for file in effect.files:
             try:
                 rows = payloads.read(file, (POSITION_COLUMN, OP_COLUMN))
             except (OSError, ArrowException) as error:
                 raise ApplyError(
-                    f"inline file {file.path} of table {effect.table!r} cannot be read: {error}",
+                    f"file {file.path} of table {effect.table!r} cannot be read: {error}",
                     path=file.path,
                 ) from error
             pairs = zip(
@@ -445,9 +449,14 @@ def inline_extent(payloads: PayloadFiles, last: int) -> Extent:
                 rows.column(OP_COLUMN).to_pylist(),
                 strict=True,
             )
-            places += [LogPlace(position, op) for position, op in pairs if position <= last]
+            found = (LogPlace(effect.run + position, op) for position, op in pairs)
+            places += [
+                place
+                for place in found
+                if place.position <= last and place.position not in left_out
+            ]
         if not places:
-            raise ApplyError(f"inline files of table {effect.table!r} hold no rows")
+            raise ApplyError(f"files of table {effect.table!r} hold no rows")
         return min(places), max(places)
 
     return read

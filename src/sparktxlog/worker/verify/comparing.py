@@ -348,7 +348,7 @@ class _Suspects:
                 origins = {
                     o for first, last, o in runs if first <= effect.last and last >= effect.first
                 }
-                path = effect.files[0].path if effect.files and not effect.inline else ""
+                path = effect.files[0].path if effect.files and not effect.says_places else ""
                 found.append(
                     Suspect(
                         first=effect.first,

@@ -467,6 +467,6 @@ def _digest_of(table: Store, name: str) -> str:
 
 
 def _whose(effect: TableEffect, file: StagedFile) -> str:
-    if effect.inline:
+    if effect.says_places:
         return f"transactions at positions {effect.first} to {effect.last}"
     return f"transaction {file.path.split('/')[0]} at position {effect.first}"

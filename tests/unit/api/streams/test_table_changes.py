@@ -174,6 +174,19 @@ def test_all_kinds_of_changes_with_their_places(tmp_path: Path) -> None:
     assert [r["_commit_timestamp"].minute for r in rows[:8]] == [1, 2, 2, 4, 4, 5, 5, 6]
 
 
+def test_files_of_many_transactions_begin_at_their_run(tmp_path: Path) -> None:
+    """P41: the rows of those that were rejected are in the file, and are not delivered."""
+    many = _rows([1, 2, 3, 4], [(0, 0), (1, 0), (1, 1), (3, 0)])
+    file = _file(tmp_path, "m.parquet", many)
+    found = effect("append", 11, 13, run=10, left_out=(10,), files=(file,))
+    log = Log(tmp_path, [segment(1, 13, found)])
+    for options, after, upto in ((_options(), 0, 13), (_options(), 11, 13), (_options(), 0, 12)):
+        rows = _read(log, options, after, upto)
+        places = [(row["_position"], row["_operation"], row["id"]) for row in rows]
+        wanted = [(11, 0, 2), (11, 1, 3), (13, 0, 4)]
+        assert places == [place for place in wanted if after < place[0] <= upto]
+
+
 def test_bounds_inside_a_segment_neither_repeat_nor_leave_out(tmp_path: Path) -> None:
     log = _log(tmp_path)
     whole = _read(log, _options(), 0, 9)

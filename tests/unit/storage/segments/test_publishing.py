@@ -34,6 +34,7 @@ from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import (
+    IN_ROWS,
     OP_COLUMN,
     POSITION_COLUMN,
     Block,
@@ -283,6 +284,32 @@ def test_blocks_become_effects_in_queue_order() -> None:
     assert operations[0][1]["files"] == [file.path]
     assert operations[0][1]["bytes"] == file.size_bytes
     assert [(o["op"], o["rows"]) for o in operations[1]] == [(0, 1), (1, 1)]
+
+
+def test_staged_files_of_many_transactions_have_one_effect() -> None:
+    """P41: what was rejected is named; whose rows are where, only the files say."""
+    claim = TableSignature(rows=3, lane0=5, lane1=6)
+    file = staged_of("x/orders/rows.parquet", parquet_bytes(orders(1, 2, 3)))
+    all_of_it = Block(
+        table="orders", kind=OperationKind.APPEND, op=IN_ROWS, files=(file,), claim=claim
+    )
+    some = replace(all_of_it, txs=(1, 2), claim=None)
+    runs = [append_run(1, 4)]
+    for seq, block in ((5, all_of_it), (8, all_of_it), (11, some), (14, all_of_it)):
+        runs.append(run_of(seq=seq, n=3, blocks=[block]))
+    refused = {
+        2: (replace(NO, index=0),),
+        3: (NO, replace(NO, index=2)),
+        4: tuple(replace(NO, index=index) for index in range(3)),
+    }
+    segment, rows = build_segment(stored_of(runs, rejections=refused), TABLES, TemporaryStore())
+    _, whole, part = segment.effects
+    assert (whole.first, whole.last, whole.run, whole.left_out) == (5, 7, 5, ())
+    assert whole.files == (file,) and whole.claim == claim.to_text() and whole.says_places
+    assert (part.first, part.last, part.run, part.left_out, part.claim) == (9, 10, 8, (8,), "")
+    operations = rows.column("operations").to_pylist()
+    assert [len(one) for one in operations] == [1] * 10 + [0, 1, 1, 1, 1, 1]
+    assert operations[4][0]["files"] == [file.path] and operations[4][0]["rows"] is None
 
 
 def test_rows_are_sorted_by_position_and_operation_and_stay_in_order() -> None:

@@ -295,6 +295,20 @@ def test_of_inline_overwrites_only_the_last_counts() -> None:
     assert stage.lower == LogPlace(4, 0) and stage.partial and not stage.whole
 
 
+def test_files_of_many_transactions_are_placed_unless_some_were_rejected() -> None:
+    """P41: rows that do not count are in the file, so its others are written."""
+    whole, part = effect("append", 1, 4, run=1), effect("append", 6, 8, run=5, left_out=(5, 7))
+    (stage,) = plan(whole, part).stages
+    assert [piece.effect for piece in stage.whole] == [whole]
+    assert [piece.effect for piece in stage.partial] == [part]
+    upsert = effect("upsert", 1, 4, run=1)
+    assert not plan(upsert).stages[0].has_one_keyed_operation
+    (stage,) = plan(
+        effect("overwrite", 1, 4, run=1), extent=lambda _: (LogPlace(1, 0), LogPlace(4, 0))
+    ).stages
+    assert stage.lower == LogPlace(4, 0)
+
+
 def test_steps_are_numbered_alike_and_rise() -> None:
     definition = TableDefinition(name="t", columns=(Column(name="id", type="bigint"),))
     effects = (
