@@ -137,6 +137,22 @@ def a_restart_forgets_no_copies_that_are_needed(core: type[Master]) -> None:
     assert _refused(node.wait(3 * SECOND_US)) == [(1, "group-away")]
 
 
+def a_group_of_an_earlier_incarnation_has_an_end(core: type[Master]) -> None:
+    """P30, P41: as a member the node knows that it was not ordered; its patience begins then."""
+    node = Lone(core)
+    node.config = replace(node.config, synchro_timeout_us=5 * SECOND_US)
+    node.submit(session="s", copies=(_group("b"),))
+    node.submit(session="s")
+    waiting = node.disk.announcements
+    for ticket in (1, 2):
+        waiting[ticket] = replace(waiting[ticket], submitted_at=None)
+    node.now += 60 * SECOND_US
+    assert not _refused([*node.start(), *node.wait(4 * SECOND_US)])
+    refused = _refused(node.wait(2 * SECOND_US))
+    assert refused == [(1, "group-away"), (2, "session-rolled-back")]
+    assert not _refused(node.wait(60 * SECOND_US)) and _stamped(node.submit(session="s")) == [3]
+
+
 def large_files_have_more_time(core: type[Master]) -> None:
     """P41: what takes long to fetch is not withdrawn while it is fetched."""
     node = Lone(core)

@@ -37,8 +37,8 @@ class Unstamped:
     """An own run that was accepted and waits for its stamp."""
 
     __slots__ = (
-        "check_at", "checked", "copies", "held_up", "holders", "next_at", "patience_us", "pause_us",
-        "ready", "submit", "submitted_at",
+        "check_at", "checked", "copies", "held_up", "holders", "may_end", "next_at", "patience_us",
+        "pause_us", "ready", "submit", "submitted_at",
     )  # fmt: skip
 
     def __init__(self, submit: RunSubmitted, since: int, now: int, timeout_us: int, *, late: bool):
@@ -48,6 +48,8 @@ class Unstamped:
         self.holders = holders_awaited(submit)
         #: Copies that its groups need (P41).
         self.copies: tuple[CopiesNeeded, ...] = submit.facts.copies
+        #: Whether it is withdrawn if it waits too long: it surely never had a stamp.
+        self.may_end = _waits_for_members(submit)
         #: Whether it counts among the runs that wait for members.
         self.held_up = False
         #: A synchronous run may wait so much longer than others, for its files; one of a group only
@@ -62,11 +64,6 @@ class Unstamped:
         #: When to repeat the announcement, and the pause after that (doubles).
         self.next_at = now
         self.pause_us = 0
-
-    @property
-    def may_end(self) -> bool:
-        """Whether it is withdrawn if it waits too long: it surely never had a stamp."""
-        return self.holders > 0 or (bool(self.copies) and self.submit.submitted_at is not None)
 
 
 class Staging:
@@ -241,14 +238,30 @@ class Staging:
                 del self._synchronous_in[submit.session]
 
     def take_unannounced(self, now: int, least_us: int, most_us: int) -> list[RunSubmitted]:
-        """Return the runs to announce (again) now; their pause doubles within the bounds."""
+        """Return the runs to announce (again) now; their pause doubles within the bounds.
+
+        **When to call:** as a member.
+        """
         due: list[RunSubmitted] = []
         for run in self.awaited():
             if run.next_at <= now:
                 run.pause_us = min(max(2 * run.pause_us, least_us), most_us)
                 run.next_at = now + run.pause_us
                 due.append(run.submit)
+                if run.copies and not run.may_end:
+                    self._take_up(run, now)
         return due
+
+    def _take_up(self, run: Unstamped, now: int) -> None:
+        """Let a run of a group that an earlier incarnation accepted end, too (P41).
+
+        It may have had a stamp there.  A member's queue has all that was ordered of those, so from
+        now on nobody orders it but this node.
+        """
+        run.may_end, run.submitted_at = True, now
+        if run.submit.session is not None:
+            self._synchronous_in[run.submit.session] += 1
+        self._overdue_at = earliest((self._overdue_at, self._gives_up_at(run)))
 
     def next_deadline(self) -> int | None:
         """Return the next stage timeout or repetition, None if nothing waits."""
