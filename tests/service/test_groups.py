@@ -25,7 +25,6 @@ from sparktxlog.errors import (
     InvalidRequestError,
     NameTakenError,
     NotHeldHereError,
-    NotOfferedError,
     TxLogError,
     UnknownGroupError,
 )
@@ -291,8 +290,10 @@ def test_what_cannot_be_is_refused_with_a_way_out(tmp_path: Path) -> None:
             client.drop_table("gone")
             with _refused(InvalidRequestError, "a dropped table of that name was in group 'eu'"):
                 client.create_table("gone", {"id": "int"})
-            with _refused(NotOfferedError, "does not say which sites of group 'eu' applied it"):
-                client.append("eu", _row(1), level="applied")
+            with _refused(InvalidRequestError, "group 'us' has 2 sites, A, C"):
+                client.append("us", _row(1), level="applied(3)")
+            with _refused(InvalidRequestError, "group 'eu' has 1 sites, B"):
+                client.submit_many("eu", _many(1, 2), level="applied(2)")
 
     async def on_nodes(nodes: Nodes) -> None:
         await asyncio.to_thread(work, nodes["A"].config.master_url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +16,43 @@ class Level(str, Enum):
     ACQUIRED = "acquired"
     ORDERED = "ordered"
     APPLIED = "applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Appliers:
+    """Sites that shall have applied a transaction: so many, of each group that it has rows for."""
+
+    #: 1 without groups: the own site.
+    sites: int = 1
+    #: The sites of each group (P41); empty = any sites.
+    groups: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether only the own site counts."""
+        return self.sites <= 1 and not self.groups
+
+    @classmethod
+    def of(cls, sites: int | Appliers) -> Appliers:
+        """Return those that are meant; a number of sites means any."""
+        return sites if isinstance(sites, Appliers) else cls(sites)
+
+    def reached(self, positions: Mapping[str, int]) -> int:
+        """Return the position that they have reached, 0 = there are fewer.
+
+        Args:
+            positions: Of each site that counts.
+        """
+        number, least = max(self.sites, 1), list[int]()
+        for group in self.groups or (tuple(positions),):
+            found = sorted((positions[site] for site in group if site in positions), reverse=True)
+            least.append(found[number - 1] if len(found) >= number else 0)
+        return min(least)
+
+    def suffice(self, sites: Collection[str]) -> bool:
+        """Return whether these sites are enough."""
+        counted = [sum(site in group for site in sites) for group in self.groups] or [len(sites)]
+        return min(counted) >= max(self.sites, 1)
 
 
 #: Rank of a level; a receipt of a higher level includes the lower ones.

@@ -28,7 +28,13 @@ from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.model.transactions.conditions import Condition
 from sparktxlog.model.transactions.marks import MOST_UNDECIDED, MOST_UNDECIDED_BYTES
 from sparktxlog.model.transactions.operation import Acceptance, Mark, RunManifest
-from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt, ReceiptRejection
+from sparktxlog.model.transactions.receipt import (
+    LEVEL_RANK,
+    Appliers,
+    Level,
+    Receipt,
+    ReceiptRejection,
+)
 from sparktxlog.protocol.messages.posts import Verdict
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.commit.cycle import CoreLoop
@@ -42,10 +48,11 @@ from sparktxlog.runtime.commit.receipts import (
 )
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.groups.grouped_rows import (
-    check_level,
+    appliers_of,
     check_sites_of_groups,
     copies_of,
     copies_of_run,
+    with_created,
 )
 from sparktxlog.runtime.log.disk_space import DiskSpace
 from sparktxlog.runtime.log.publish_lag import PublishLag
@@ -143,15 +150,16 @@ class Submits:
         self, tx: PreparedTransaction, level: Level, sites: int, timeout: float, content: Content
     ) -> Receipt:
         self._check_submit(level, sites)
+        appliers = self._appliers(tx, level, sites)
         timeout = min(timeout, MAX_WAIT_S)
         deadline = asyncio.get_running_loop().time() + timeout
-        first, acceptance = await self._first(content, level, sites, timeout)
+        first, acceptance = await self._first(content, level, appliers, timeout)
         if first is not None:
             return first
         # One without operations may decide others (P35).
         if (tx.operations or tx.commits) and await self._lag.admit(timeout):
             timeout = max(0.0, deadline - asyncio.get_running_loop().time())
-            first, acceptance = await self._first(content, level, sites, timeout)
+            first, acceptance = await self._first(content, level, appliers, timeout)
             if first is not None:
                 return first
         self._check_valid(tx.valid_until)
@@ -162,7 +170,6 @@ class Submits:
                 self._check_may_create(one.definition)
             check_sites_of_groups(one, self._master.view)
         copies = copies_of(tx, self._master.tables)
-        check_level(copies, level, sites, self._base.config.node_id)
         holders_needed = self._holders_needed(is_synchronous(tx, self._master.tables))
         if tx.participants:
             self._check_may_prepare()
@@ -181,7 +188,7 @@ class Submits:
             )
         submission, index = opened.result()
         left = max(0.0, deadline - asyncio.get_running_loop().time())
-        receipt = await self._wait(content, submission, index, level, sites, left)
+        receipt = await self._wait(content, submission, index, level, appliers, left)
         return self._of_the_first(content, receipt)
 
     async def submit_run(
@@ -216,13 +223,14 @@ class Submits:
         content: Content,
     ) -> Receipt:
         self._check_submit(level, sites)
+        appliers = self._appliers(manifest, level, sites)
         timeout = min(timeout, MAX_WAIT_S)
-        first, acceptance = await self._first(content, level, sites, timeout)
+        first, acceptance = await self._first(content, level, appliers, timeout)
         if first is not None:
             return first
         if waited_s := await self._lag.admit(timeout):
             timeout = max(0.0, timeout - waited_s)
-            first, acceptance = await self._first(content, level, sites, timeout)
+            first, acceptance = await self._first(content, level, appliers, timeout)
             if first is not None:
                 return first
         self._check_valid(*(until for _, until in manifest.valid_until))
@@ -232,12 +240,11 @@ class Submits:
         touched = (tables.alike(block.table) for block in manifest.blocks)
         holders_needed = self._holders_needed(any(table and table.is_sync for table in touched))
         manifest = copies_of_run(manifest, self._master.tables)
-        check_level(manifest.copies, level, sites, self._base.config.node_id)
         self._check_takes(level)
         staged = sum(file.size_bytes for file in manifest.staged_files)
         self._check_whole(len(payload) + staged)
         submission = self._cycle.accept_run(manifest, payload, acceptance, holders_needed)
-        receipt = await self._wait(content, submission, None, level, sites, timeout)
+        receipt = await self._wait(content, submission, None, level, appliers, timeout)
         return self._of_the_first(content, receipt)
 
     async def repeated(
@@ -248,10 +255,25 @@ class Submits:
         For a submit that does not fit the tables any more: it may be a repeat of one that did.
         Errors as `submit`.
         """
-        return (await self._first(content, level, sites, min(timeout, MAX_WAIT_S)))[0]
+        run = content.run
+        appliers = Appliers(sites) if run is None else self._appliers(run, level, sites)
+        return (await self._first(content, level, appliers, min(timeout, MAX_WAIT_S)))[0]
+
+    def _appliers(
+        self, of: PreparedTransaction | RunManifest, level: Level, sites: int
+    ) -> Appliers:
+        """Return the sites that shall have applied what is submitted; errors as `appliers_of`."""
+        if level is not Level.APPLIED:
+            return Appliers(sites)
+        tables, node_id = self._master.tables, self._base.config.node_id
+        if isinstance(of, RunManifest):
+            written = [block.table for block in of.blocks]
+            return appliers_of(written, tables, sites, node_id)
+        known = with_created(of, tables)
+        return appliers_of([one.table for one in of.operations], known, sites, node_id)
 
     async def _first(
-        self, content: Content, level: Level, sites: int, timeout: float
+        self, content: Content, level: Level, sites: Appliers, timeout: float
     ) -> tuple[Receipt | None, Acceptance | None]:
         """Return the receipt if it is a repeat, once it has the level; else what is known of ids.
 
@@ -476,7 +498,7 @@ class Submits:
         self._taken.add(level)
 
     async def _known(
-        self, content: Content, position: int | None, level: Level, sites: int, timeout: float
+        self, content: Content, position: int | None, level: Level, sites: Appliers, timeout: float
     ) -> Receipt | None:
         """Return the receipt of a transaction that was submitted before, once at its level.
 
@@ -505,7 +527,7 @@ class Submits:
         submission: Submission,
         index: int | None,
         level: Level,
-        sites: int,
+        sites: Appliers,
         timeout: float,
     ) -> Receipt:
         """Wait for a level; if the run was withdrawn because it was ordered before, that counts."""
@@ -535,7 +557,7 @@ class Submits:
         return self._receipts.adopt(header, manifest.ids, manifest.holders, digests), index
 
     async def _at_level(
-        self, receipt: Receipt, level: Level, sites: int, timeout: float
+        self, receipt: Receipt, level: Level, sites: Appliers, timeout: float
     ) -> Receipt:
         """Return the receipt of an ordered transaction once it has the level, or says `late`."""
         if receipt.position is None or LEVEL_RANK[level] <= LEVEL_RANK[Level.ORDERED]:
@@ -548,7 +570,7 @@ class Submits:
             return replace(receipt, level=Level.APPLIED)
         return await self._held_up(replace(receipt, late=True), sites)
 
-    async def _held_up(self, receipt: Receipt, sites: int) -> Receipt:
+    async def _held_up(self, receipt: Receipt, sites: Appliers) -> Receipt:
         return await where_tables_stand_still(self._base, self._replicas, receipt, sites)
 
     def _ordered_receipt(self, content: Content, position: int | None) -> Receipt | None:
@@ -663,7 +685,7 @@ class Submits:
         if position is None or receipt.outcome == PREPARED:  # nothing of it can be read
             return receipt
         if position + receipt.n - 1 > self._replicas.applied(1):
-            return await self._held_up(receipt, 1)
+            return await self._held_up(receipt, Appliers())
         return replace(receipt, level=Level.APPLIED)
 
 

@@ -26,6 +26,7 @@ from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.transactions.operation import DIGEST_BYTES
 from sparktxlog.model.transactions.receipt import (
     LEVEL_RANK,
+    Appliers,
     Level,
     Receipt,
     ReceiptRejection,
@@ -190,9 +191,9 @@ class Receipts:
 
     def __init__(
         self,
-        applied: Callable[[int], int],
+        applied: Callable[[int | Appliers], int],
         on_busy: Callable[[bool], None] = lambda busy: None,
-        passed: Callable[[int], int] | None = None,
+        passed: Callable[[int | Appliers], int] | None = None,
         on_ordered: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._applied = applied
@@ -208,8 +209,8 @@ class Receipts:
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
         #: Larger runs that are durable and wait for their stamp; the journal finds stamped ones.
         self._unstamped: set[Submission] = set()
-        #: Per number of sites, least position first.
-        self._replicas: dict[int, list[_ReplicaWait]] = {}
+        #: Per number of sites, and groups, least position first.
+        self._replicas: dict[int | Appliers, list[_ReplicaWait]] = {}
         #: Position of a run that was ordered with fewer holders than it needs → how many (P34).
         self._fewer: dict[int, int] = {}
         self._tiebreak = itertools.count()
@@ -276,7 +277,12 @@ class Receipts:
     # -- waiting -----------------------------------------------------------------------------------
 
     async def wait(
-        self, submission: Submission, index: int | None, level: Level, sites: int, timeout_s: float
+        self,
+        submission: Submission,
+        index: int | None,
+        level: Level,
+        sites: int | Appliers,
+        timeout_s: float,
     ) -> Receipt:
         """Return the receipt once the level is reached, or `late` if it is only ordered in time.
 
@@ -313,7 +319,7 @@ class Receipts:
             waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
 
     async def wait_applied(
-        self, position: int, sites: int, timeout_s: float, *, of_submit: bool = False
+        self, position: int, sites: int | Appliers, timeout_s: float, *, of_submit: bool = False
     ) -> bool:
         """Wait until so many sites applied a position; return whether they did in time.
 
@@ -462,7 +468,7 @@ class Receipts:
                 waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, when))
         submission.waiters.clear()
 
-    def _purge(self, sites: int) -> None:
+    def _purge(self, sites: int | Appliers) -> None:
         """Drop waits that timed out, once there are many: replicas may stand still for long."""
         heap = self._replicas.get(sites, [])
         self._expired += 1

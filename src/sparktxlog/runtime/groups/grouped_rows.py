@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import cast
@@ -31,6 +31,7 @@ from sparktxlog.model.tables.groups import (
     check_groups,
     copies_needed,
     group_of,
+    sites_of,
 )
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import (
@@ -40,7 +41,7 @@ from sparktxlog.model.transactions.operation import (
     RunManifest,
     StagedFile,
 )
-from sparktxlog.model.transactions.receipt import Level
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.protocol.messages.view import View
 from sparktxlog.storage.parquet_files import write_parquet
 from sparktxlog.storage.payloads.payload_store import FileSink, PayloadStore
@@ -51,7 +52,7 @@ _NOTHING_REJECTED = np.empty(0, np.int64)
 
 def has_grouped_rows(tx: PreparedTransaction, tables: Mapping[str, TableDefinition]) -> bool:
     """Return whether a transaction carries rows itself that are for a table of a group."""
-    known = _known(tx, tables)
+    known = with_created(tx, tables)
     return any(one.rows is not None and _is_grouped(one, known) for one in tx.operations)
 
 
@@ -71,7 +72,7 @@ def in_files(
     Raises:
         DiskFullError, StorageError: Nothing refers to what was written.
     """
-    known = _known(tx, tables)
+    known = with_created(tx, tables)
     return replace(
         tx,
         operations=tuple(
@@ -83,9 +84,10 @@ def in_files(
     )
 
 
-def _known(
+def with_created(
     tx: PreparedTransaction, tables: Mapping[str, TableDefinition]
 ) -> Mapping[str, TableDefinition]:
+    """Return the tables of the log, and what a transaction creates."""
     created = {one.table: one.definition for one in tx.operations if one.definition is not None}
     return ChainMap(created, cast(dict[str, TableDefinition], tables)) if created else tables
 
@@ -148,7 +150,7 @@ def copies_of(
     written = [one.table for one in tx.operations if one.files]
     if not written:
         return ()
-    needed = copies_needed(written, _known(tx, tables))
+    needed = copies_needed(written, with_created(tx, tables))
     if needed and tx.participants:
         raise NotOfferedError(
             f"a prepared transaction writes to no table of a group ({needed[0].tables[0]!r} is of "
@@ -237,24 +239,37 @@ def copies_of_run(manifest: RunManifest, tables: Mapping[str, TableDefinition]) 
     return replace(manifest, copies=copies_needed(written, tables)) if written else manifest
 
 
-def check_level(copies: tuple[CopiesNeeded, ...], level: Level, sites: int, node_id: str) -> None:
-    """Refuse to wait for sites that hold none of the rows.
+def appliers_of(
+    written: Iterable[str], tables: Mapping[str, TableDefinition], sites: int, node_id: str
+) -> Appliers:
+    """Return the sites that shall have applied what is written: those that hold it count.
+
+    Args:
+        written: Names of tables.
+        tables: Those of the log, and what is created.
+        sites: So many of each group; 1 at a site that holds all of it = this site.
 
     Raises:
-        NotOfferedError: (definite).
+        InvalidRequestError: A group has fewer sites (definite).
     """
-    if level is not Level.APPLIED:
-        return
-    for one in copies:
-        if sites > 1 or node_id not in one.sites:
-            raise NotOfferedError(
-                f"level applied({sites}) at node {node_id!r} does not say which sites of group "
-                f"{one.group!r} applied it",
-                hint=f"Use level ordered; or applied at one of its sites: {', '.join(one.sites)}.",
+    groups = {}
+    for name in written:
+        table = tables.get(name)
+        if table is not None and (at := sites_of(table)):
+            groups[at] = group_of(table)
+    for at, group in groups.items():
+        if sites > len(at):
+            raise InvalidRequestError(
+                f"level applied({sites}) cannot be reached: group {group!r} has {len(at)} sites, "
+                f"{', '.join(at)}",
+                hint=f"Ask for 1 to {len(at)}.",
                 field="level",
                 value=f"applied({sites})",
-                group=one.group,
+                group=group,
             )
+    if sites == 1 and all(node_id in at for at in groups):
+        return Appliers()
+    return Appliers(sites, tuple(sorted(groups)))
 
 
 def check_sites_of_groups(operation: PreparedOperation, view: View) -> None:

@@ -41,6 +41,7 @@ from sparktxlog.model.restore_point import RESTORE_POINTS, points_in
 from sparktxlog.model.status_words import difference_text
 from sparktxlog.model.tables.groups import not_held
 from sparktxlog.model.tables.table import Tables
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.own_replica import (
     HISTORY,
@@ -418,8 +419,10 @@ class Replicas:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def applied(self, sites: int) -> int:
+    def applied(self, sites: int | Appliers) -> int:
         """Return the position that the own site (1) or any `sites` equal sites applied.
+
+        Or so many of each of some groups, which count for no other sites.
 
         A site has applied what one of its replicas has that holds all tables, or what all of them
         have that hold a set of tables, if these sets leave out none.  Replicas that differ count
@@ -427,13 +430,13 @@ class Replicas:
         some tables stand still: its others can be read.  Followers count only for themselves:
         nobody relies on them (P38).
         """
-        return _at_most(self._positions(sites, still=sites == 0), sites)
+        return self._least(sites, still=sites == 0)
 
-    def passed(self, sites: int) -> int:
+    def passed(self, sites: int | Appliers) -> int:
         """Return the same; sites that have passed it while tables there stand still count, too."""
-        return _at_most(self._positions(sites, still=True), sites)
+        return self._least(sites, still=True)
 
-    def passed_by(self, position: int, sites: int) -> dict[str, dict[str, str]]:
+    def passed_by(self, position: int, sites: int | Appliers) -> dict[str, dict[str, str]]:
         """Return the sites that count for `passed` at a position: table that stands still → why."""
         return {
             site: {
@@ -446,7 +449,11 @@ class Replicas:
             if passed.position >= position
         }
 
-    def _positions(self, sites: int, *, still: bool) -> dict[str, _Passed]:
+    def _least(self, sites: int | Appliers, *, still: bool) -> int:
+        passed = self._positions(sites, still=still)
+        return Appliers.of(sites).reached({site: one.position for site, one in passed.items()})
+
+    def _positions(self, sites: int | Appliers, *, still: bool) -> dict[str, _Passed]:
         """Return site → how far it is, by the replicas that count.
 
         Args:
@@ -454,16 +461,16 @@ class Replicas:
         """
         whole: dict[str, _Passed] = {}
         parts: dict[str, list[_Passed]] = {}
-        view = self._base.master.view
+        view, own = self._base.master.view, Appliers.of(sites).own
         for state in self._states.values():
             report, comparison, site = state.report, state.comparison, state.report.node_id
-            if site != self._node_id and (sites <= 1 or view.follows(site)):
+            if site != self._node_id and (own or view.follows(site)):
                 continue
             in_sync = comparison.verdict is ReplicaVerdict.IN_SYNC
             position = report.position
             if not (in_sync or (still and comparison.cause in OF_TABLES)):
                 position = -1
-            elif sites > 1 and comparison.contest is not None:
+            elif not own and comparison.contest is not None:
                 position = comparison.contest.equal_to
             found = _Passed(position, (state,))
             if report.only:
@@ -771,13 +778,6 @@ class Replicas:
     def _lake_of(self, report: WorkerReport) -> dict[str, str]:
         lake = self.lakes.get(report.name) if report.node_id == self._node_id else None
         return {} if lake is None else {"lake": lake}
-
-
-def _at_most(passed: Mapping[str, _Passed], sites: int) -> int:
-    """Return the position that so many sites have reached, 0 = there are fewer sites."""
-    found = sorted((one.position for one in passed.values()), reverse=True)
-    number = max(sites, 1)
-    return found[number - 1] if len(found) >= number else 0
 
 
 def _worker(report: WorkerReport) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparktxlog.errors import StorageError
-from sparktxlog.model.transactions.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Appliers, Level, Receipt
 from sparktxlog.runtime.foundation import Foundation
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.storage.log_tables.kept_rows import read_rows
@@ -24,17 +24,17 @@ _MOST_LOOKED_UP = 10_000
 
 
 async def where_tables_stand_still(
-    base: Foundation, replicas: Replicas, receipt: Receipt, sites: int
+    base: Foundation, replicas: Replicas, receipt: Receipt, sites: Appliers
 ) -> Receipt:
     """Return a receipt below level applied as it is once enough replicas have passed it.
 
     Args:
-        sites: How many sites shall have applied it; 1 = this one.
+        sites: Those that shall have applied it.
     """
     if receipt.position is None or receipt.level is Level.APPLIED:
         return receipt
     passed = replicas.passed_by(receipt.position + receipt.n - 1, sites)
-    if len(passed) < max(sites, 1):
+    if not sites.suffice(passed):
         return receipt
     tables = None
     if receipt.prepared_at is None and receipt.n <= _MOST_LOOKED_UP:
@@ -44,7 +44,7 @@ async def where_tables_stand_still(
         site: {name: why for name, why in found.items() if tables is None or name in tables}
         for site, found in passed.items()
     }
-    if sum(not found for found in still.values()) >= max(sites, 1):
+    if sites.suffice([site for site, found in still.items() if not found]):
         return replace(receipt, level=Level.APPLIED, late=receipt.holders is not None)
     texts = [
         f"table {name} of site {site} stands still: {why}"

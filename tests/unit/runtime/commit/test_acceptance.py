@@ -12,7 +12,7 @@ from sparktxlog.codec.submits.known_contents import Content
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import BusyError, CommitStateUnknownError, TxLogError
 from sparktxlog.model.transactions.operation import RunManifest
-from sparktxlog.model.transactions.receipt import Level
+from sparktxlog.model.transactions.receipt import Appliers, Level
 from sparktxlog.runtime.commit.acceptance import Submits
 from sparktxlog.runtime.reached_position import ReachedPosition
 from sparktxlog.storage.interfaces import OlderIdsFound
@@ -63,8 +63,8 @@ def test_a_position_is_told_only_once_it_is_durable() -> None:
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied: bool) -> None:
     async def main() -> None:
-        async def wait_applied(position: int, sites: int, timeout: float) -> bool:
-            assert (position, sites) == (5, 1)
+        async def wait_applied(position: int, sites: Appliers, timeout: float) -> bool:
+            assert (position, sites) == (5, Appliers())
             return applied
 
         async def run_blocking(work: Any, *arguments: Any) -> Any:
@@ -72,7 +72,8 @@ def test_a_repeat_of_an_old_transaction_is_answered_at_its_level_or_late(applied
 
         base: Any = SimpleNamespace(
             traces=None,
-            master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
+            master=SimpleNamespace(view=SimpleNamespace(members=("A",)), tables={}),
+            config=SimpleNamespace(node_id="A"),
             journal=SimpleNamespace(
                 filed_ids=1,
                 older_ids=lambda ids: OlderIdsFound(found={0: (5, False)}),
@@ -145,7 +146,7 @@ def test_disk_and_quorum_are_looked_at_once_for_all_that_comes_in_a_turn_of_the_
         base: Any = SimpleNamespace(
             config=SimpleNamespace(node_id="A", suspect_timeout=1.0),
             journal=None,
-            master=SimpleNamespace(view=SimpleNamespace(members=("A",))),
+            master=SimpleNamespace(view=SimpleNamespace(members=("A",)), tables={}),
             ordered=ReachedPosition(0),
             settings=SimpleNamespace(in_force=SimpleNamespace(paused=False)),
             ending=asyncio.Event(),

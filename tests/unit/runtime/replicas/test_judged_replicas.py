@@ -9,6 +9,7 @@ from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
 from sparktxlog.model.restore_point import RESTORE_POINTS, RestorePoint, point_key
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.own_replica import HISTORY
 from sparktxlog.storage.interfaces import PutValue
@@ -41,6 +42,22 @@ def test_applied_counts_equal_sites() -> None:
     assert [known.passed(sites) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
     assert known.passed_by(15, 2) == {"A": {}, "B": {"t": "foreign commit"}}
     assert known.passed_by(15, 1) == {"A": {}} and known.passed_by(41, 2) == {}
+
+
+def test_of_a_group_only_its_sites_count() -> None:
+    """P41: so many of each; a site that has not reported has applied nothing."""
+    known = replicas()
+    for node, position in (("A", 50), ("B", 30), ("C", 10)):
+        known.accept(report(position, node), 1)
+    of_two = (("B", "C", "D"), ("A", "C"))
+    reached = [known.applied(Appliers(sites, of_two)) for sites in (1, 2, 3)]
+    assert reached == [30, 10, 0]
+    known.accept(report(40, "C", diverged="foreign commit"), 1)
+    two = Appliers(2, of_two)
+    assert (known.applied(two), known.passed(two)) == (0, 30)
+    there = known.passed_by(30, two)
+    assert sorted(there) == ["A", "B", "C"] and two.suffice(there)
+    assert not two.suffice(["A", "B"]) and not two.suffice(["A", "C"])
 
 
 def test_a_follower_counts_for_no_promise() -> None:
