@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.verification.mutation.lone import SECOND_US, Lone, next_view, queued
 
@@ -89,6 +90,18 @@ def a_transaction_over_two_groups_needs_both(core: type[Master]) -> None:
     node.submit(copies=(_group("b"), _group("c", name="us")))
     assert not _stamped(_holds(node, "b", 1))
     assert _stamped(_holds(node, "c", 1)) == [1]
+
+
+def a_prepared_transaction_waits_before_it_is_prepared(core: type[Master]) -> None:
+    """P35, P41: what is undecided is on the disks of its groups, so a YES can always be kept."""
+    node = Lone(core)
+    prepared: dict[str, Any] = {"participants": ("p",), "valid_until": ((0, 1 << 60),)}
+    node.submit(copies=(_group("b"),), **prepared)
+    assert not _stamped(node.submit(copies=(_group("c"),), **prepared))
+    assert not node.master.undecided
+    assert _stamped(_holds(node, "b", 1)) == [1]
+    actions = node.wait(60 * SECOND_US)
+    assert _refused(actions) == [(2, "group-away")]
 
 
 def files_that_are_whole_here_do_not_suffice(core: type[Master]) -> None:

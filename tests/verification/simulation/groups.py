@@ -76,6 +76,8 @@ class GroupChecks:
         self._world.marks.hit("run of a group stamped")
         if len(copies) > 1:
             self._world.marks.hit("run of two groups stamped")
+        if self._world.facts[action.header.digest].participants:
+            self._world.marks.hit("prepared run of a group stamped")
         there = {node.name, *self._files.get(action.header.digest, ())}
         for one in copies:
             if len(there.intersection(one.sites)) < one.copies:

@@ -55,6 +55,7 @@ EXPECTED = (
     "synchronous run with more holders than the quorum", "synchro quorum changed",
     "ordinary run stamped while a synchronous one waits", "run withdrawn with its session",
     "run of a group stamped", "run of two groups stamped", "run of a group withdrawn",
+    "prepared run of a group stamped",
     "prepared: committed", "prepared: rolled-back", "prepared: expired-transaction",
     "prepared: conflict", "prepared: stale-schema",
     "commit table: create", "commit table: commit", "commit table: drop", "commit table: rename",

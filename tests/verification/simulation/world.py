@@ -262,7 +262,7 @@ class World:
             commits=commits,
             copies=self.groups.draw(
                 [one.node_id for one in node.master.view.roster if one.may_be_member],
-                plain=plain and not (said.participants or said.marks or commits),
+                plain=plain and not (said.marks or commits),
             ),
         )  # fmt: skip
         self.facts[digest] = facts = without_marked(facts)

@@ -138,7 +138,7 @@ class FileRepair:
         """
         for payload in payloads:
             try:
-                await self.repaired(read_manifest(payload).staged_files)
+                await self.repaired(read_manifest(payload).files_at(self._base.config.node_id))
             except OWN_PLACE_FAILS as error:
                 _log.warning("files of a summary wait", reason=str(error))
                 return

@@ -23,7 +23,7 @@ from sparktxlog.codec.submits.content_digests import RowsContent
 from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.codec.submits.validation import check_made_for
-from sparktxlog.errors import InvalidRequestError, NotOfferedError
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.tables.groups import (
     GROUPS,
@@ -142,25 +142,11 @@ def _pieces(
 def copies_of(
     tx: PreparedTransaction, tables: Mapping[str, TableDefinition]
 ) -> tuple[CopiesNeeded, ...]:
-    """Return what a transaction needs of groups.
-
-    Raises:
-        NotOfferedError: It is prepared, and has rows for a group (definite).
-    """
+    """Return what a transaction needs of groups."""
     written = [one.table for one in tx.operations if one.files]
     if not written:
         return ()
-    needed = copies_needed(written, with_created(tx, tables))
-    if needed and tx.participants:
-        raise NotOfferedError(
-            f"a prepared transaction writes to no table of a group ({needed[0].tables[0]!r} is of "
-            f"group {needed[0].group!r})",
-            hint="Leave out 'participants': a transaction over several groups takes effect in all "
-            "or none of them.",
-            field="participants",
-            table=needed[0].tables[0],
-        )
-    return needed
+    return copies_needed(written, with_created(tx, tables))
 
 
 def has_grouped_blocks(manifest: RunManifest, tables: Mapping[str, TableDefinition]) -> bool:
