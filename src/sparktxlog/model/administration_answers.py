@@ -45,6 +45,8 @@ class GroupLine(TypedDict):
     copies: int
     schemas: list[str]
     tables: list[str]
+    #: Names of tables of it that were dropped, if no table has them now.
+    dropped: list[str]
     #: Its sites that are no members now, or are missing.
     away: list[str]
     #: Whether enough of its sites are there to write to it.

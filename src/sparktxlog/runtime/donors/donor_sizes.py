@@ -110,8 +110,12 @@ class DonorSizes:
         self._known[key] = (self._clock(), missing, ups)
 
     async def _missing_of(self, donor: str, name: str, only: tuple[str, ...]) -> int:
-        size = await self._size_of(donor)
-        wanted = {table: files for table, files in size.files.items() if holds(only, table)}
+        size, of_site = await self._size_of(donor), self._base.holds
+        wanted = {
+            table: files
+            for table, files in size.files.items()
+            if holds(only, table) and of_site(table)
+        }
         size = replace(size, files=wanted)
         target = self._place(name)
         if target is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 
 from sparktxlog.model.administration_answers import GroupLine
@@ -32,9 +33,12 @@ def group_lines(tables: Mapping[str, TableDefinition], members: Collection[str])
         members: Nodes that are there: members of the epoch that are not missing at the moment.
     """
     of_group: dict[str, list[str]] = {}
-    for table in tables.values():
-        if group := group_of(table):
-            of_group.setdefault(group, []).append(table.name)
+    dropped: dict[str, list[str]] = {}
+    known = Tables.of(tables)
+    for name in known.names_since(0, sys.maxsize):
+        table = known.known(name)
+        if table is not None and (group := group_of(table)):
+            (dropped if table.is_dropped else of_group).setdefault(group, []).append(table.name)
     return [
         {
             "name": group.name,
@@ -42,6 +46,7 @@ def group_lines(tables: Mapping[str, TableDefinition], members: Collection[str])
             "copies": group.copies,
             "schemas": list(group.schemas),
             "tables": sorted(of_group.get(group.name, ())),
+            "dropped": sorted(dropped.get(group.name, ())),
             "away": _away(group, members),
             "takes_writes": len(group.sites) - len(_away(group, members)) >= group.copies,
         }

@@ -116,8 +116,7 @@ def build_segment(
             if block.op == IN_ROWS:
                 positions = start + np.array(block.txs or range(manifest.n), np.int64)
                 operations.add_many(block, positions)
-                if effect := _effect_of_many(block, positions, start, rejected):
-                    effects.append(effect)
+                effects += _effects_of_many(block, positions, start, rejected)
                 continue
             position = start + _only_transaction(block)
             operations.add_block(block, position)
@@ -293,10 +292,10 @@ def _effective(block: Block, definition: TableDefinition) -> Block:
     return replace(block, definition=definition, schema_version=definition.schema_version)
 
 
-def _effect_of_many(
+def _effects_of_many(
     block: Block, positions: Int64s, start: int, rejected: Int64s
-) -> TableEffect | None:
-    """Return the effect of staged files of many transactions, None if all were rejected.
+) -> list[TableEffect]:
+    """Return the effect of staged files of many transactions, none if all were rejected.
 
     Args:
         positions: Of the transactions of the block, ascending.
@@ -304,9 +303,9 @@ def _effect_of_many(
     """
     out = np.isin(positions, rejected)
     if out.all():
-        return None
+        return []
     first, last = positions[~out][[0, -1]].tolist()
-    return TableEffect(
+    effect = TableEffect(
         table=block.table,
         kind=block.kind.value,
         first=first,
@@ -317,6 +316,7 @@ def _effect_of_many(
         run=start,
         left_out=tuple(positions[out].tolist()),
     )
+    return [effect]
 
 
 def _block_effect(block: Block, position: int) -> TableEffect:

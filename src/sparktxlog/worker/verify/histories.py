@@ -112,7 +112,8 @@ def read_histories(
                 table
                 for group in groups
                 if site_of(replica) not in group["sites"]
-                for table in group["tables"]
+                # An old position may be one at which a table was there that is dropped now.
+                for table in (*group["tables"], *group["dropped"])
             ),
         )
         for replica in sorted({*lines, *silent})

@@ -61,6 +61,8 @@ class Link:
 
     node_id: str
     size_bytes: int | None = 1_000
+    #: Tables of other groups.
+    others: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     up: bool = True
     ups: int = 1
     posts: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(round_trip_s=None))
@@ -74,7 +76,7 @@ class Link:
             await self.gate.wait()
         if self.size_bytes is None:
             raise TransportError("cannot be reached")
-        files = {"t": [("part-1.parquet", self.size_bytes)]}
+        files = {"t": [("part-1.parquet", self.size_bytes)], **self.others}
         return ReplicaSize(node_id=self.node_id, position=END, files=files)
 
 
@@ -90,6 +92,8 @@ class Site:
     ask_s: float = 5.0
     now: int = 1_000_000
     merge_bytes: int = GIB
+    #: Tables of groups whose rows this site does not hold.
+    elsewhere: tuple[str, ...] = ()
     journal: Segments = field(default_factory=Segments)
 
     def __post_init__(self) -> None:
@@ -112,6 +116,7 @@ class Site:
             settings=self.settings,
             journal=self.journal,
             links=self.links,
+            holds=lambda table: table not in self.elsewhere,
             run_blocking=run_blocking,
             run_on_files=lambda place, work, *args: run_blocking(work, *args),
             published=SimpleNamespace(value=END),
@@ -266,6 +271,23 @@ def test_files_that_are_here_cost_nothing(tmp_path: Path) -> None:
         assert found is not None
         assert found.basis.startswith("0 bytes")
         assert site.links["B"].asked == 2
+
+    run(main())
+
+
+def test_what_this_site_does_not_hold_is_not_copied(tmp_path: Path) -> None:
+    """P41: the donor has tables of groups that this site is not of."""
+
+    async def main() -> None:
+        others = {"of_b": [("part-1.parquet", 1_000)]}
+        for elsewhere, size in ((("of_b",), "5 bytes"), ((), "1,005 bytes")):
+            link = Link("B", size_bytes=5, others=others)
+            site = Site(tmp_path, {"B": link}, elsewhere=elsewhere)
+            site.tell(report(END, "B"))
+            site.tell(report(10))
+            await site.settled()
+            found = (await site.planning.look("wA")).copy
+            assert found is not None and found.basis.startswith(size)
 
     run(main())
 

@@ -163,6 +163,16 @@ def test_the_first_difference_of_each_pair_is_found(nodes: dict[str, CannedNode]
     assert again.pairs[0].differences[0].last_equal == 100
 
 
+def test_a_dropped_table_of_a_group_is_compared_at_its_sites(nodes: dict[str, CannedNode]) -> None:
+    """P41: at an old position it was there, and B never had its rows."""
+    group = {"name": "g", "sites": ["A", "C"], "tables": [], "dropped": ["t"]}
+    nodes["A"].documents["/v1/groups"] = [group]
+    assert compare(nodes).equal
+    group["sites"] = ["A", "B"]
+    found = {(pair.left, pair.right): pair.differences for pair in compare(nodes).pairs}
+    assert [one.table for one in found["A", "B"]] == ["t"] and not found["A", "C"]
+
+
 def test_equal_sites_are_equal(nodes: dict[str, CannedNode]) -> None:
     nodes["B"].states = nodes["A"].states[:3]
     found = compare(nodes)
