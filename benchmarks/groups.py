@@ -18,6 +18,7 @@ from benchmarks.results import Figure, at_least, informing
 from sparktxlog import Client
 from sparktxlog.api.writing.group_definitions import create_group
 from sparktxlog.errors import GroupAwayError, TxLogError
+from sparktxlog.http.link import Http
 
 #: Group, which is its table, too → its site.
 _GROUPS = {"b": "B", "c": "C"}
@@ -82,7 +83,7 @@ def run(short: bool) -> list[Figure]:
         url = cluster.urls["A"]
         with Client(url) as client:
             for group, site in _GROUPS.items():
-                create_group(client, group, [site])
+                create_group(Http(url), group, [site])
                 client.create_table(group, {"id": "bigint", "name": "string"}, group=group)
             client.create_table("plain", {"id": "bigint"})
             for own, other in (("b", "c"), ("c", "b")):

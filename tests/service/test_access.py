@@ -44,6 +44,8 @@ SENT_BY_CLIENTS = {
     "POST /v1/tables/{table}/rows",
     "POST /v1/restore-points",
     "DELETE /v1/restore-points/{name}",
+    "PUT /v1/groups/{name}",
+    "PATCH /v1/groups/{name}",
     "POST /v1/open-transactions",
     "POST /v1/open-transactions/{id}/operations",
     "POST /v1/open-transactions/{id}/commit",

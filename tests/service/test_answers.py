@@ -116,6 +116,8 @@ async def answers_of(directory: Path) -> dict[str, Any]:
             await ask("POST", "/v1/worker/reports", msgspec.to_builtins(report))
             await ask("POST", "/v1/recounts", {"tables": ["T"]})
             await ask("POST", "/v1/restore-points", {"name": "before"})
+            await ask("PUT", "/v1/groups/us", {"sites": ["A"]})
+            await ask("PATCH", "/v1/groups/us", {"schemas": ["s"]})
             await ask("POST", "/v1/quorum?timeout=60", {"rule": "majority"})
         return found
 

@@ -115,6 +115,8 @@ def writes(
         ),
         "POST /v1/restore-points": ("/v1/restore-points", {"name": "before"}),
         "DELETE /v1/restore-points/{name}": ("/v1/restore-points/before", None),
+        "PUT /v1/groups/{name}": ("/v1/groups/eu", {"sites": ["A"]}),
+        "PATCH /v1/groups/{name}": ("/v1/groups/eu", {"copies": 1}),
         f"POST {API}/schemas": (f"{API}/schemas", {"name": f"{schema}2", "catalog_name": "tx"}),
         f"POST {API}/temporary-table-credentials": (
             f"{API}/temporary-table-credentials",

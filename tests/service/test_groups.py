@@ -7,6 +7,7 @@ import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from sparktxlog.errors import (
     TxLogError,
     UnknownGroupError,
 )
+from sparktxlog.http.link import Http
 from sparktxlog.model.tables.groups import GROUPS, Group
 from sparktxlog.model.transactions.operation import POSITION_COLUMN
 from sparktxlog.runtime.node import Node
@@ -42,7 +44,7 @@ _GROUPS = (("eu", "B", 1), ("us", "A,C", 2), ("all", "A,B,C", 3))
 def _make(url: str) -> None:
     with Client(url) as client:
         for name, sites, copies in _GROUPS:
-            create_group(client, name, sites.split(","), copies)
+            create_group(Http(url), name, sites.split(","), copies)
             keys = ["id"] if name == "us" else []
             client.create_table(name, {"id": "bigint", "text": "string"}, keys, group=name)
         client.create_table("plain", {"id": "bigint", "text": "string"})
@@ -162,6 +164,40 @@ def test_commits_in_the_background_travel_by_group(tmp_path: Path) -> None:
     _with_groups(tmp_path, work)
 
 
+def test_a_prepared_transaction_takes_effect_at_its_sites(tmp_path: Path) -> None:
+    """V14: its rows are at the sites of its groups before anybody may say YES."""
+
+    def prepare(url: str) -> str:
+        until = datetime.now(UTC) + timedelta(minutes=10)
+        with Client(url) as client:
+            with client.transaction(participants=["p"], valid_until=until) as made:
+                made.append("eu", _row(1))
+                made.upsert("us", _row(2))
+            assert made.receipt.outcome == "prepared"
+            return made.id
+
+    def decide(url: str, known: str) -> int | None:
+        with Client(url) as client:
+            client.mark(known, "p", yes=True)
+            return client.decision(known, timeout=60).position
+
+    async def work(nodes: Nodes) -> None:
+        known = await asyncio.to_thread(prepare, nodes["A"].config.master_url)
+        await _alike(nodes)
+        assert [len(_files(nodes[name], "eu")) for name in "BC"] == [1, 0]
+        assert [len(_files(nodes[name], "us")) for name in "ABC"] == [1, 0, 1]
+        position = await asyncio.to_thread(decide, nodes["C"].config.master_url, known)
+        assert position == nodes["C"].base.ordered.value
+        await _alike(nodes)
+        for name, held in (("A", {"us"}), ("B", {"eu"}), ("C", {"us"})):
+            source = HttpLogSource(nodes[name].config.master_url)
+            tail = await asyncio.to_thread(source.segments, position - 1, wait_s=0.0)
+            found = [one for segment in tail.segments for one in segment.effects]
+            assert {one.table for one in found if one.first == position} == held
+
+    _with_groups(tmp_path, work)
+
+
 def test_a_table_is_read_at_its_sites(tmp_path: Path) -> None:
     """V04: elsewhere the answer names them."""
 
@@ -259,15 +295,15 @@ def test_what_cannot_be_is_refused_with_a_way_out(tmp_path: Path) -> None:
                 (("A", "Z"), 1, "names site 'Z', which carries no data"),
             ):
                 with _refused(InvalidRequestError, text):
-                    create_group(client, "new", sites, copies)
+                    create_group(Http(url), "new", sites, copies)
             with _refused(InvalidNameError, "cannot name a group"):
-                create_group(client, "n w", ("A",))
+                create_group(Http(url), "n w", ("A",))
             with _refused(NameTakenError, "'eu' of sites B with 1 copies"):
-                create_group(client, "eu", ("A",))
+                create_group(Http(url), "eu", ("A",))
             with _refused(InvalidRequestError, "changes nothing"):
-                alter_group(client, "eu")
+                alter_group(Http(url), "eu")
             with _refused(UnknownGroupError, "no group 'none'"):
-                alter_group(client, "none", copies=1)
+                alter_group(Http(url), "none", copies=1)
             with _refused(InvalidRequestError, "and keeps them"):
                 value = Group(name="eu", sites=("A",)).to_value()
                 client.alter_table(GROUPS, properties={"group.eu": value})
@@ -314,6 +350,8 @@ def test_the_last_site_of_a_group_with_tables_stays(tmp_path: Path) -> None:
             with _refused(InvalidRequestError, "group 'eu' would be without sites: eu would be"):
                 await act
         await asyncio.to_thread(_drop, url, "eu")
+        line = next(one for one in nodes["A"].groups() if one["name"] == "eu")
+        assert (line["tables"], line["dropped"]) == ([], ["eu"])
         await members.remove_peer("B", 60.0)
         await until(lambda: "B" not in nodes["A"].base.master.view.members)
 
@@ -330,15 +368,15 @@ def test_a_schema_belongs_to_a_group(tmp_path: Path) -> None:
 
     def work(url: str) -> None:
         with Client(url) as client:
-            alter_group(client, "us", schemas=["Sales"])
+            alter_group(Http(url), "us", schemas=["Sales"])
             client.create_table("sales.orders", {"id": "bigint", "text": "string"})
             properties = dict(client.table("sales.orders").properties)
             assert properties == {"sparktxlog.group": "us", "sparktxlog.sites": "A,C"}
             client.create_table("sales.orders", {"id": "bigint", "text": "string"})
             assert client.append("sales.orders", _row(1)).outcome == "committed"
             with _refused(InvalidRequestError, "'sales' cannot belong to groups 'eu' and 'us'"):
-                alter_group(client, "eu", schemas=["sales"])
-            assert alter_group(client, "us", copies=1).copies == 1
+                alter_group(Http(url), "eu", schemas=["sales"])
+            assert alter_group(Http(url), "us", copies=1).copies == 1
 
     async def on_nodes(nodes: Nodes) -> None:
         await asyncio.to_thread(work, nodes["A"].config.master_url)

@@ -44,6 +44,7 @@ from sparktxlog.service.granted import set_client
 from sparktxlog.service.handlers.administration import AdministrationRoutes, audited, noting
 from sparktxlog.service.handlers.catalog_api import CatalogRoutes
 from sparktxlog.service.handlers.catalog_errors import CatalogErrors, catalog_failure
+from sparktxlog.service.handlers.group_routes import GroupRoutes
 from sparktxlog.service.handlers.members import MemberRoutes
 from sparktxlog.service.handlers.open_routes import OpenRoutes
 from sparktxlog.service.handlers.peer import PeerDoor, PeerRoutes
@@ -261,6 +262,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Ma
         MemberRoutes(running),
         AdministrationRoutes(running),
         RestorePointRoutes(running),
+        GroupRoutes(running),
         CatalogRoutes(running),
         PeerRoutes(running.peering, running.files, donor, running.catalog.giver),
         ReplicaRoutes(donor),

@@ -13,11 +13,12 @@ from tests.spark.adopting.sites import TwoSites, two_sites
 from sparktxlog import Client
 from sparktxlog.api.writing.group_definitions import create_group
 from sparktxlog.errors import NotHeldHereError
+from sparktxlog.http.link import Http
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.verify.comparing import compare_sites
 
 
-def _many_transactions(sites: TwoSites) -> list[tuple[int, str]]:
+def _many_transactions(spark: SparkSession, sites: TwoSites) -> list[tuple[int, str]]:
     """Submit runs whose rows for a group are in one file each; return what is read at B."""
     with Client(sites.nodes["A"].url) as client:
         known = str(uuid.uuid4())
@@ -29,7 +30,7 @@ def _many_transactions(sites: TwoSites) -> list[tuple[int, str]]:
         client.delete_where("orders", "id = 8")
     # Of a run with the id of another transaction the rest takes effect.
     rows_by_id = [(7, "x", 1, str(uuid.uuid4())), (1, "twice", 2, known)]
-    frame = sites.a.spark.createDataFrame(rows_by_id, "id long, name string, t int, uuid string")
+    frame = spark.createDataFrame(rows_by_id, "id long, name string, t int, uuid string")
     batch = sites.a.batch()
     batch.append("orders", frame, transaction="t", transaction_ids="uuid")
     assert [one.code for one in batch.commit().rejections] == ["id-taken"]
@@ -41,8 +42,7 @@ def _many_transactions(sites: TwoSites) -> list[tuple[int, str]]:
 def test_each_site_applies_what_it_holds(spark: SparkSession, tmp_path: Path) -> None:
     """V04: a row that A accepts for group eu is read at B, and nowhere else."""
     with two_sites(spark, tmp_path) as sites:
-        with Client(sites.nodes["A"].url) as client:
-            create_group(client, "eu", ["B"])
+        create_group(Http(sites.nodes["A"].url), "eu", ["B"])
         sites.a.create_table("orders", "id bigint not null, name string", ["id"], group="eu")
         sites.a.create_table("plain", "id bigint")
         sites.a.append(
@@ -56,7 +56,7 @@ def test_each_site_applies_what_it_holds(spark: SparkSession, tmp_path: Path) ->
         sites.b.after(sites.a.position())
         found = sites.b.table("orders").orderBy("id").collect()
         assert [tuple(row) for row in found] == [(2, "B"), (3, "c")]
-        found = _many_transactions(sites)
+        found = _many_transactions(spark, sites)
         assert found == [(1, "one"), (2, "two"), (4, "four"), (5, "again"), (6, "six"), (7, "x")]
         with pytest.raises(NotHeldHereError, match="its group has sites B"):
             sites.a.table("orders").collect()

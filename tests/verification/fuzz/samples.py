@@ -199,6 +199,8 @@ def samples(draw: Random, log_id: str) -> dict[str, Sample]:
         "POST /v1/maintenance": _json({}),
         "POST /v1/recounts": _json({"tables": ["t"]}),
         "POST /v1/restore-points": _json({"name": "before", "note": "a"}),
+        "PUT /v1/groups/{name}": _json({"sites": ["A"], "copies": 1, "schemas": ["s"]}),
+        "PATCH /v1/groups/{name}": _json({"copies": 1, "schemas": []}),
         "POST /peer/v1/posts": (MSGPACK, wire.encode(envelope)),
         "POST /peer/v1/pushes": (MSGPACK, wire.encode_pushes([(header, b"payload")])),
         "POST /peer/v1/announcements": packed(Announcement),

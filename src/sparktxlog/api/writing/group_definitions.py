@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from urllib.parse import quote
 
-from sparktxlog.errors import (
-    CommitRejectedError,
-    InvalidRequestError,
-    NameTakenError,
-    StaleSchemaError,
-    UnknownTableError,
-)
-from sparktxlog.model.tables.groups import GROUPS, Group, group_key, group_named, groups_in
+import msgspec
 
-if TYPE_CHECKING:
-    from sparktxlog.api.client import Client
+from sparktxlog.http.link import Http
+from sparktxlog.model.tables.groups import Group
 
-_COMMENT = "Its properties are the groups of sites; it has no rows."
-#: Attempts while others change groups at the same time.
-_ATTEMPTS = 20
+#: Seconds that a node may take: it commits twice, and again while others change groups.
+_TIMEOUT_S = 100.0
 
 
 def create_group(
-    client: Client,
-    name: str,
-    sites: Sequence[str],
-    copies: int = 1,
-    schemas: Sequence[str] = (),
+    node: Http, name: str, sites: Sequence[str], copies: int = 1, schemas: Sequence[str] = ()
 ) -> Group:
     """Make a group; the same one again is there already.
 
     Args:
-        client: A connection to any node.
+        node: Any node that is a member.
         name: Letters, digits, `_` and `-`.
         sites: Ids of the nodes whose sites hold the tables; they stay for ever.
         copies: So many of them hold what a transaction writes before it is ordered.
@@ -44,31 +31,12 @@ def create_group(
         InvalidNameError, InvalidRequestError: Which field has which value is said (definite).
         TxLogError: As a commit.
     """
-    group = Group(name=name, sites=tuple(sites), copies=copies, schemas=tuple(schemas)).checked()
-    try:
-        client.table(GROUPS)
-    except UnknownTableError:
-        try:
-            client.create_table(GROUPS, {"name": "string"}, comment=_COMMENT)
-        except CommitRejectedError:
-            client.table(GROUPS)  # somebody else did
-
-    def made(known: list[Group]) -> Group:
-        for one in known:
-            if one.name == name and one != group:
-                raise NameTakenError(
-                    f"there is a group {name!r} of sites {', '.join(one.sites)} with "
-                    f"{one.copies} copies",
-                    hint="Choose another name; `sparktxlog group alter` changes the copies.",
-                    group=name,
-                )
-        return group
-
-    return _put(client, made)
+    said = {"sites": list(sites), "copies": copies, "schemas": list(schemas)}
+    return _asked(node, "PUT", name, said)
 
 
 def alter_group(
-    client: Client,
+    node: Http,
     name: str,
     *,
     copies: int | None = None,
@@ -81,43 +49,12 @@ def alter_group(
         InvalidRequestError: Nothing is changed, or it has fewer sites than copies (definite).
         TxLogError: As a commit.
     """
-    if copies is None and schemas is None:
-        raise InvalidRequestError(
-            f"the change of group {name!r} changes nothing",
-            hint="Name copies or schemas.  Its sites stay: make another group for others.",
-            group=name,
-        )
-
-    def changed(known: list[Group]) -> Group:
-        group = group_named(known, name)
-        return replace(
-            group,
-            copies=group.copies if copies is None else copies,
-            schemas=group.schemas if schemas is None else tuple(schemas),
-        ).checked()
-
-    return _put(client, changed)
+    said = {"copies": copies, "schemas": None if schemas is None else list(schemas)}
+    return _asked(node, "PATCH", name, said)
 
 
-def _put(client: Client, make: Callable[[list[Group]], Group]) -> Group:
-    """Change the property of a group, if nobody changed another one meanwhile."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            table = client.table(GROUPS)
-        except UnknownTableError:
-            return make([])  # of no group that there is
-        known = groups_in(dict(table.properties))
-        group = make(known)
-        if group in known:
-            return group
-        transaction = client.transaction()
-        transaction.alter_table(GROUPS, properties={group_key(group.name): group.to_value()})
-        transaction.expect_schema(GROUPS, table.schema_version)
-        try:
-            transaction.commit()
-        except StaleSchemaError:
-            if attempt == _ATTEMPTS - 1:
-                raise
-        else:
-            return group
-    raise AssertionError("the last attempt returns or raises")
+def _asked(node: Http, method: str, name: str, said: dict[str, object]) -> Group:
+    body = msgspec.json.encode(said)
+    path = f"/v1/groups/{quote(name, safe='')}"
+    answer = node.request(method, path, body=body, timeout_s=_TIMEOUT_S)
+    return msgspec.json.decode(answer, type=Group)

@@ -9,7 +9,6 @@ import typer
 from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app
 from sparktxlog.cli.printing import Columns, print_json, say, show
 from sparktxlog.errors import UnknownGroupError
-from sparktxlog.http.tokens import client_token
 
 group_app = typer.Typer(
     no_args_is_help=True, help="Let some sites only hold the rows of some tables."
@@ -36,11 +35,9 @@ def group_create(
     as_json: AsJson = False,
 ) -> None:
     """Make a group of sites.  `sparktxlog table create --group` makes a table of it."""
-    from sparktxlog.api.client import Client
     from sparktxlog.api.writing.group_definitions import create_group
 
-    with Client(url, token=client_token()) as client:
-        group = create_group(client, name, _names(sites), copies, _names(schemas or ""))
+    group = create_group(NodeApi(url), name, _names(sites), copies, _names(schemas or ""))
     _told(name, as_json, url, f"Group {name} is there: {', '.join(group.sites)}.")
 
 
@@ -53,12 +50,10 @@ def group_alter(
     as_json: AsJson = False,
 ) -> None:
     """Change how many copies its transactions need from now on, or its schemas."""
-    from sparktxlog.api.client import Client
     from sparktxlog.api.writing.group_definitions import alter_group
 
     of_it = None if schemas is None else _names(schemas)
-    with Client(url, token=client_token()) as client:
-        group = alter_group(client, name, copies=copies, schemas=of_it)
+    group = alter_group(NodeApi(url), name, copies=copies, schemas=of_it)
     _told(name, as_json, url, f"Group {name} needs {group.copies} of {len(group.sites)} copies.")
 
 

@@ -5,40 +5,21 @@ Points are properties of one small row table (`model.restore_point`).
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sparktxlog.codec.containers.assembly import NewIds
-from sparktxlog.codec.submits.condition_requests import committed
-from sparktxlog.codec.submits.requests import (
-    ColumnRequest,
-    OperationRequest,
-    TransactionRequest,
-    prepare,
-)
-from sparktxlog.errors import (
-    CommitRejectedError,
-    NameTakenError,
-    NotFoundError,
-    StaleSchemaError,
-)
+from sparktxlog.errors import NameTakenError, NotFoundError
 from sparktxlog.model.restore_point import RESTORE_POINTS, RestorePoint, point_key, points_in
-from sparktxlog.model.tables.table import TableDefinition, Tables
-from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.model.transactions.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.runtime.clock import wall_us
 from sparktxlog.runtime.node import Node
 from sparktxlog.service.granted import check_writes
+from sparktxlog.service.handlers.property_table import PropertyTable
 from sparktxlog.service.routing.declared_route import Role, Route
 from sparktxlog.service.routing.endpoints import RouteHandlers
 from sparktxlog.service.routing.request_bodies import NewRestorePoint
 
 _COMMENT = "Its properties are the restore points of the log; it has no rows."
-#: Attempts while others change points at the same time.
-_ATTEMPTS = 20
-#: Seconds that each transaction of a point may take.
-_TIMEOUT_S = 30.0
 
 _PATH = "/v1/restore-points"
 POINTS = (
@@ -70,8 +51,7 @@ class RestorePointRoutes(RouteHandlers):
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._ids = NewIds()
-        self._limits = node.base.run_limits
+        self._table = PropertyTable(node, RESTORE_POINTS, _COMMENT)
 
     async def create_restore_point(self, body: NewRestorePoint) -> RestorePoint:
         name = body.name
@@ -88,7 +68,7 @@ class RestorePointRoutes(RouteHandlers):
                     point=name,
                 )
 
-        await self._make_table()
+        await self._table.make()
         position = (await self._put(point, point.to_value(), check_free)).position
         assert position is not None, "it is ordered"
         (run,) = self._node.queue(position - 1, 1)
@@ -111,50 +91,18 @@ class RestorePointRoutes(RouteHandlers):
 
         await self._put(RestorePoint(name=name, made_at=0), None, check_there)
 
-    async def _make_table(self) -> None:
-        if self._points_table() is None:
-            column = ColumnRequest(name="name", type="string")
-            made = OperationRequest(
-                kind=OperationKind.CREATE_TABLE,
-                table=RESTORE_POINTS,
-                columns=[column],
-                comment=_COMMENT,
-            )
-            try:
-                await self._commit(made)
-            except CommitRejectedError:
-                if self._points_table() is None:  # else somebody else made it, and has a point
-                    raise
-
     async def _put(
         self,
         point: RestorePoint,
         value: str | None,
         check: Callable[[list[RestorePoint]], None] = lambda points: None,
     ) -> Receipt:
-        """Change the property of a point, alone in its run, if nobody changed one meanwhile."""
-        for attempt in range(_ATTEMPTS):
-            table = self._points_table()
-            check([] if table is None else points_in(dict(table.properties)))
-            change = OperationRequest(
-                kind=OperationKind.ALTER_TABLE,
-                table=RESTORE_POINTS,
-                properties={point_key(point.name): value},
-                schema_version=None if table is None else table.schema_version,
-            )
-            try:
-                return await self._commit(change)
-            except StaleSchemaError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        """Change the property of a point, if a check of those that are there raises nothing."""
 
-    def _points_table(self) -> TableDefinition | None:
-        return Tables.of(self._node.tables()).alike(RESTORE_POINTS)
+        def change(properties: Mapping[str, str]) -> dict[str, str | None]:
+            check(points_in(dict(properties)))
+            return {point_key(point.name): value}
 
-    async def _commit(self, operation: OperationRequest) -> Receipt:
-        # Of a session of its own it is alone in its run.
-        request = TransactionRequest(operations=[operation], session=str(uuid.uuid4()))
-        prepared = prepare(request, self._ids.next(), self._node.tables(), self._limits)
-        receipt = await self._node.submit(prepared, level=Level.ORDERED, timeout=_TIMEOUT_S)
-        return committed(receipt)
+        receipt = await self._table.change(change)
+        assert receipt is not None, "a property changes"
+        return receipt

@@ -41,6 +41,25 @@ class NewRestorePoint(msgspec.Struct, forbid_unknown_fields=True):
     note: Annotated[str, msgspec.Meta(max_length=1_000, description="What it is for.")] = ""
 
 
+class NewGroup(msgspec.Struct, forbid_unknown_fields=True):
+    """A group of sites to make."""
+
+    sites: Annotated[list[str], msgspec.Meta(max_length=1_000, description="Ids of their nodes.")]
+    copies: Annotated[
+        int, msgspec.Meta(description="So many hold a transaction's rows before it is ordered.")
+    ] = 1
+    schemas: Annotated[
+        list[str], msgspec.Meta(max_length=1_000, description="New tables of these belong to it.")
+    ] = []
+
+
+class GroupChange(msgspec.Struct, forbid_unknown_fields=True):
+    """What changes of a group; null stays."""
+
+    copies: int | None = None
+    schemas: Annotated[list[str], msgspec.Meta(max_length=1_000)] | None = None
+
+
 class RecountOrder(msgspec.Struct, forbid_unknown_fields=True):
     """Row tables that the worker of a replica is to recount."""
 

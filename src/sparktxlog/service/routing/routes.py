@@ -72,6 +72,7 @@ from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.protocol.messages.posts import Announcement, Tail
 from sparktxlog.runtime.log.pruning import Maintenance
 from sparktxlog.service.handlers.administration import ADMINISTRATION
+from sparktxlog.service.handlers.group_routes import GROUP_ACTS
 from sparktxlog.service.handlers.point_routes import POINTS
 from sparktxlog.service.handlers.view_routes import VIEWING
 from sparktxlog.service.routing.declared_route import (
@@ -758,6 +759,7 @@ ROUTES: tuple[Route, ...] = (
     *VIEWING,
     *ADMINISTRATION,
     *POINTS,
+    *GROUP_ACTS,
     *_PAGES,
     *_CATALOG,
     *_PEERS,
