@@ -278,15 +278,15 @@ def submit_runs(
             posted.append(run)
             yield run
 
-    def post(run: EncodedRun, level: str = "accepted") -> Receipt:
+    def post(run: EncodedRun, level: str) -> Receipt:
         left = max(0.0, deadline - time.monotonic())
         return link.submit(
             run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left
         )
 
     is_final = parse_level(level)[0] is Level.ACCEPTED
-    first = partial(post, level="ordered") if waits and not is_final else post
-    accepted = send_runs(first, noted())
+    first = "ordered" if waits and not is_final else "accepted"
+    accepted = send_runs(partial(post, level=first), noted())
     if is_final:
         return list(zip(posted, accepted, strict=True))
     # A repeated run gets the receipt of the first one, once that has reached the level.

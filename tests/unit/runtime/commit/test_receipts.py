@@ -194,7 +194,7 @@ def test_refusals_are_definite_errors_of_the_tree() -> None:
 
 def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
     async def main() -> None:
-        applied = {1: 0, 2: 0}
+        applied: dict[Any, int] = {1: 0, 2: 0}
         receipts = Receipts(lambda sites: applied[sites])
         submission = receipts.open(1, IDS, singles=True)
         one = asyncio.create_task(receipts.wait(submission, 0, Level.APPLIED, 1, 5))
