@@ -135,9 +135,10 @@ class NodeProcess:
         settings: Sequence[str] = (MANUAL,),
         witnesses: str = "",
         weights: dict[str, int] | None = None,
+        followers: str = "",
     ) -> None:
         self.name = name
-        self.witnesses = witnesses
+        self.witnesses, self.followers = witnesses, followers
         #: Votes of nodes that have not one.
         self.weights = weights or {}
         #: What its command line begins with: a program that starts another one.
@@ -170,12 +171,16 @@ class NodeProcess:
         ]
         if self.name in self.witnesses:
             lines.append('roles = ["witness"]')
+        if self.name in self.followers:
+            lines.append('roles = ["follower", "replica"]')
         if self.name in self.weights:
             lines.append(f"weight = {self.weights[self.name]}")
         for number, (name, peer_port) in enumerate(sorted(peers.items()), start=1):
             lines += [f"[peer.{number}]", f'id = "{name}"', f'url = "http://127.0.0.1:{peer_port}"']
             if name in self.witnesses:
                 lines.append('roles = ["witness"]')
+            if name in self.followers:
+                lines.append('roles = ["follower", "replica"]')
             if name in self.weights:
                 lines.append(f"weight = {self.weights[name]}")
         self.config.touch(0o600)  # it holds a secret

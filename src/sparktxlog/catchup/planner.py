@@ -29,6 +29,9 @@ OUT_OF_SYNC_FORCED = "Replicating (out of sync), forced"
 EMPTY = "Replicating (empty)"
 CATCH_UP = "Replicating (catch up)"
 NO_SIZE = "Couldn't find storage size"
+#: Why nothing is copied where no site has applied anything.  One whose log begins later cannot
+#: begin: a node that joined a log that runs.
+ALL_EMPTY = "all replicas are empty; first run a worker at a site with the log from its beginning"
 
 
 class Plan(str, Enum):
@@ -194,7 +197,7 @@ def _obstacle(known: PlanInput) -> tuple[str, str]:
     if known.last_healthy:
         return "it is the last healthy replica, a copy would end reads and writes", ""
     if known.comparison.verdict is ReplicaVerdict.EMPTY and not known.others_not_empty:
-        return "all replicas are empty", ""
+        return ALL_EMPTY, ""
     if not known.donors:
         return no_donor(known.contested), NO_SIZE
     if all(known.missing_bytes.get(donor) is None for donor in known.donors):

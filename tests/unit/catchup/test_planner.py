@@ -239,6 +239,8 @@ def test_ahead_and_foreign_are_never_overwritten_by_themselves(verdict: str, cau
 def test_an_empty_replica(more: dict[str, Any], plan: str, message: str) -> None:
     decision = decide(known("EMPTY", **more))
     assert (decision.plan, decision.message) == (plan, message)
+    if plan == "stop" and not more["others_not_empty"]:
+        assert "first run a worker at a site with the log from" in decision.reason
 
 
 # -- nobody to copy from ---------------------------------------------------------------------------

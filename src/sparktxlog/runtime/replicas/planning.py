@@ -24,6 +24,7 @@ from sparktxlog.catchup.comparison import Cause, Comparison
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.catchup.estimates import ReplayPace, TransferPace, Workload
 from sparktxlog.catchup.planner import (
+    ALL_EMPTY,
     CATCH_UP,
     NO_SIZE,
     OUT_OF_SYNC,
@@ -128,7 +129,7 @@ class Planning:
             if held is not None:
                 plan, reason = Plan(held.decision.plan), held.decision.reason
             elif plan is Plan.COPY and not donors:
-                reason = f"{reason}; no copy: {no_donor(self._contested(report))}"
+                reason = f"{reason}; no copy: {self._nobody(report, comparison)}"
                 plan = Plan.REPLAY if comparison.cause is Cause.ADMITTED else Plan.STOP
         return {"verdict": comparison.verdict.value, "plan": plan.value, "reason": reason}
 
@@ -234,10 +235,7 @@ class Planning:
             transfer_pace=self.transfer_pace.configured(settings.net_speed_bits_per_sec),
             full_replication_time_factor=settings.full_replication_time_factor,
             min_time_to_consider_full_replication_s=settings.min_time_to_consider_full_replication_s,
-            others_not_empty=any(
-                s.comparison.verdict is ReplicaVerdict.IN_SYNC and s.report.position > 0
-                for s in others
-            ),
+            others_not_empty=self._others_not_empty(report),
             last_healthy=forced
             and comparison.verdict is ReplicaVerdict.IN_SYNC
             and not any(self._is_healthy(s) for s in others),
@@ -250,6 +248,20 @@ class Planning:
         decision = decide(known)
         silent = [donor for donor in donors if known.missing_bytes.get(donor) is None]
         return decision, [donor for donor in donors if donor not in silent] + silent
+
+    def _nobody(self, report: WorkerReport, comparison: Comparison) -> str:
+        """Return why there is no donor."""
+        if comparison.verdict is ReplicaVerdict.EMPTY and not self._others_not_empty(report):
+            return ALL_EMPTY
+        return no_donor(self._contested(report))
+
+    def _others_not_empty(self, report: WorkerReport) -> bool:
+        """Return whether another replica that is in sync has applied anything."""
+        return any(
+            one.comparison.verdict is ReplicaVerdict.IN_SYNC and one.report.position > 0
+            for one in self._replicas.states()
+            if one.report.replica != report.replica
+        )
 
     def _is_healthy(self, state: JudgedReplica) -> bool:
         return state.comparison.verdict is ReplicaVerdict.IN_SYNC

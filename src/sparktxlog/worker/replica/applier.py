@@ -58,6 +58,7 @@ SEGMENTS_LIMIT = 500
 COPY_PAUSE_S = 600.0
 #: Verdicts after which a replay may go on even if the node prefers a copy.
 _REPLAYABLE = ("IN_SYNC", "EMPTY")
+_NEEDS_COPY = "Nothing changed here.  `sparktxlog plan` says when it can copy; then repeat this."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,7 @@ class Applier:
         # First: the node may answer with stop or copy.
         self.report()
         self._recount_and_copy()
-        tail = self._tail(wait_s=0.0)
+        tail = self._first_tail()
         at_least = max(at_least, self.info.position)
         target = max(tail.position, at_least)
         while not self.obstacle():
@@ -206,6 +207,21 @@ class Applier:
             if self.state.position >= target:
                 return
             tail = self._tail(wait_s=wait_s)
+
+    def _first_tail(self) -> LogTail:
+        """Return what is published after the replica.
+
+        Raises:
+            ExpiredError: The log begins after that, and nothing was copied, for the reason that the
+                node gave (definite).
+        """
+        try:
+            return self._tail(wait_s=0.0)
+        except ExpiredError as error:
+            if not (obstacle := self.obstacle()):
+                raise
+            position = self.state.position
+            raise ExpiredError(obstacle, hint=_NEEDS_COPY, position=position) from error
 
     def catch_up(self, timeout_s: float = 0.0) -> ApplyOutcome:
         """Replay or copy until the replica holds what is ordered now, or the timeout.

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 from tests.support.worker_log import LogBuilder, MemoryLog, table
 
-from sparktxlog.errors import InvalidRequestError, TransportError
+from sparktxlog.errors import ExpiredError, InvalidRequestError, TransportError
 from sparktxlog.model.report import OwnReport, Recount
 from sparktxlog.worker.apply.batches import Batch, plan_batch
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -100,6 +100,22 @@ def test_a_node_that_says_stop_or_copy_has_nothing_applied(
     outcome = worker(node, directory).run_once()
     assert (outcome.position, outcome.batches, outcome.verdict) == (0, 0, "DIVERGED")
     assert outcome.stopped.startswith("the node says DIVERGED: other rows.")
+
+
+def test_a_log_that_begins_later_is_refused_with_the_node_s_reason(
+    node: Node, directory: ReplicaDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of a node that joined later, before any other worker applied."""
+    node.answer = Answer(verdict="EMPTY", plan="stop", reason="no copy: all replicas are empty")
+    expired = ExpiredError("the log after position 0 is expired")
+    monkeypatch.setattr(node, "segments", Mock(side_effect=expired))
+    with pytest.raises(ExpiredError, match="the node says EMPTY: no copy: all replicas") as caught:
+        worker(node, directory).run_once()
+    assert caught.value.definite and caught.value.fields["position"] == 0
+    assert "sparktxlog plan" in caught.value.hint
+    node.answer = Answer(verdict="IN_SYNC", plan="replay")  # the log was shortened just now
+    with pytest.raises(ExpiredError, match="is expired"):
+        worker(node, directory).run_once()
 
 
 def test_tables_that_stand_still_hold_up_nobody_where_no_copy_is_possible(
