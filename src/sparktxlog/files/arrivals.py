@@ -243,17 +243,27 @@ class Arrivals:
             BusyError: Another transfer of the same file is under way (definite).
             DiskFullError, StorageError: The disk is full, or fails; received bytes are kept.
         """
-        if self.has(file):
-            try:
-                self.verify(file)
-            except (ManifestMismatchError, StorageError) as error:
-                _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
-            else:
-                return
+        if self._has_good(file):
+            return
         with self._receiving(file) as target:
             held = os.fstat(target).st_size
+            if not held and self._has_good(file):
+                # Another transfer, which its caller gave up, ended between that look and our lock.
+                self._partial(file).unlink()
+                return
             self._fill(file, target, sent(held) if held < file.size_bytes else (), held)
             self._put_in_place(file, named=named)
+
+    def _has_good(self, file: StagedFile) -> bool:
+        """Return whether a file is here and the right one; a damaged one is logged."""
+        if not self.has(file):
+            return False
+        try:
+            self.verify(file)
+        except (ManifestMismatchError, StorageError) as error:
+            _log.warning("damaged file is fetched again", path=file.path, reason=str(error))
+            return False
+        return True
 
     def receive_part(self, file: StagedFile, part: Sequence[bytes], offset: int) -> int:
         """Take the next bytes of a file that its sender uploads; the last ones put it in place.

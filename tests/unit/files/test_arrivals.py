@@ -14,6 +14,7 @@ from tests.support.storage_samples import parquet_bytes, staged_of
 from sparktxlog.errors import BusyError, InvalidNameError, ManifestMismatchError, StorageError
 from sparktxlog.files import arrivals
 from sparktxlog.files.arrivals import Arrivals
+from sparktxlog.model.transactions.operation import StagedFile
 
 NAME = "0a0a/orders/part-0.parquet"
 
@@ -118,6 +119,28 @@ def test_the_same_file_is_not_received_twice_at_once(place: Arrivals) -> None:
 
     place.fetch(file, lambda offset: chunks())
     place.verify(file)
+
+
+def test_a_file_that_came_between_look_and_lock_is_not_received_again(
+    place: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transfer whose caller gave it up goes on in its thread, while the next attempt begins."""
+    content = parquet_bytes()
+    file, sender, has = staged_of(NAME, content), Sender(content), place.has
+
+    def looks(one: StagedFile) -> bool:
+        found = has(one)
+        with monkeypatch.context() as patched:
+            patched.setattr(place, "has", has)
+            place.fetch(one, sender)
+        return found
+
+    monkeypatch.setattr(place, "has", looks)
+    place.fetch(file, nobody)
+    monkeypatch.undo()
+    assert sender.offsets == [0]
+    place.verify(file)
+    assert list((place.root / ".incoming").iterdir()) == []
 
 
 def test_a_peer_that_sends_without_end_is_stopped(place: Arrivals) -> None:
