@@ -27,7 +27,6 @@ from sparktxlog.cli.common_options import (
     ExitCode,
     app,
     end,
-    local_place,
     local_spark,
     short_for,
 )
@@ -293,12 +292,12 @@ def restore_feed(
         typer.Option(metavar="NAME", help="Image to begin with; default: the newest that fits."),
     ] = None,
     commit_tables: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--commit-tables",
-            metavar="DIR",
-            help="Also restore the commit tables, as plain Delta tables in a new directory.",
-            parser=local_place,
+            metavar="PATH",
+            help="Also restore the commit tables, as plain Delta tables in a new directory, or "
+            "below its URL in a bucket.",
         ),
     ] = None,
     force_clean: Annotated[
@@ -323,7 +322,7 @@ def restore_feed(
     store, target = FeedStore(place), place_of_lake(lake)
     route = route_to(store, target_of(store, at), image)
     goes_on = check_target(store, route, target, force_clean=force_clean)
-    tables = None if commit_tables is None else commit_tables.absolute()
+    tables = None if commit_tables is None else place_of_lake(commit_tables)
     if tables is not None:
         check_absent(tables)
     if dry_run:
@@ -345,7 +344,7 @@ def _restored(
     store: FeedStore,
     route: FeedRoute,
     lake: str | Path,
-    tables: Path | None,
+    tables: str | Path | None,
     *,
     force_clean: bool,
     verify: bool,
@@ -384,7 +383,7 @@ def _restored(
         "differing": wrong,
         "stand_still": state.diverged,
         "commit_tables": {one.place: {"uuid": one.uuid, "version": one.version} for one in made},
-        "adopt": _adoptions(state, lake, made, tables or Path()),
+        "adopt": _adoptions(state, lake, made, tables or ""),
     }
 
 
@@ -428,7 +427,7 @@ def _plan(
 
 
 def _adoptions(
-    state: ReplicaState, lake: str | Path, made: list[CommitTableAt], tables: Path
+    state: ReplicaState, lake: str | Path, made: list[CommitTableAt], tables: str | Path
 ) -> list[str]:
     """Return the commands by which a new cluster takes the tables."""
     found = []
@@ -436,7 +435,10 @@ def _adoptions(
         keys = f" --keys {','.join(table.definition.keys)}" if table.definition.keys else ""
         found.append(f"sparktxlog table adopt {name} {lake}/{name} --as row-table{keys}")
     for one in made:
-        found.append(f"sparktxlog table adopt {one.place} {tables / one.place} --as commit-table")
+        copied = " --files copy" if isinstance(tables, str) else ""  # a bucket has no links
+        found.append(
+            f"sparktxlog table adopt {one.place} {tables}/{one.place} --as commit-table{copied}"
+        )
     return found
 
 

@@ -16,10 +16,12 @@ from pathlib import Path
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError
 from sparktxlog.files.durability import move_durably, storing
 from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
-from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.files.stores.whole_files import files_below, put_files
+from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.tables.table_versions import OrderedVersion
-from sparktxlog.storage.commit_tables.released_log import drop_unused_features
+from sparktxlog.storage.commit_tables.released_log import IN_COMMIT_TIMES, drop_unused_features
 from sparktxlog.storage.commit_tables.twin import make_plain_twin
 from sparktxlog.worker.backup.commit_table_images import restore_commit_tables
 from sparktxlog.worker.backup.image import Image, ImageCommitTable
@@ -27,10 +29,13 @@ from sparktxlog.worker.feed.feed_page import FeedPage
 from sparktxlog.worker.feed.feed_points import FeedRoute
 from sparktxlog.worker.feed.feed_store import FeedStore
 from sparktxlog.worker.feed.shipped_files import fetch_files
+from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 
 #: Until so long after an image was made pages are read for versions that it has too soon,
 #: microseconds: clocks differ, and runs have that of the node that was asked.
 _LATER_US = 600_000_000
+#: What the place of the tables is called in errors.
+_FIELD = "commit-tables"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,28 +137,60 @@ def _check_whole(feed: FeedStore, table: CommitTableAt, image: ImageCommitTable 
         known = max(known, version.version)
 
 
-def restore_commits(feed: FeedStore, route: FeedRoute, target: Path) -> list[CommitTableAt]:
-    """Write the commit tables of a position into a new directory, as plain Delta tables.
+def restore_commits(feed: FeedStore, route: FeedRoute, target: str | Path) -> list[CommitTableAt]:
+    """Write the commit tables of a position into a new place, as plain Delta tables.
 
-    Each gets its name, `schema.table`, or its UUID if the name is not known.  The directory appears
-    when it is whole; a new cluster takes the tables by `sparktxlog table adopt`.
+    Each gets its name, `schema.table`, or its UUID if the name is not known.  A directory appears
+    when it is whole.  In a bucket each table gets its files first, and then its log, in the order
+    of versions; its commits keep their own times, since objects cannot be given any.  A new cluster
+    takes the tables by `sparktxlog table adopt`.
+
+    Args:
+        target: A directory, or the URL of a prefix in a bucket.
 
     Returns:
         The tables.
 
     Raises:
-        InvalidRequestError: The directory is there (definite).
+        InvalidRequestError: Something is there (definite).
+        ConfigError, MissingDependencyError: As `store_at` (definite).
         CorruptLogError: A page, or a file that one names, is missing or damaged (definite).
-        DiskFullError, StorageError: It cannot be written (definite).
+        DiskFullError, StorageError: It cannot be written (a directory is not there then; what a
+            bucket has then is to be removed).
         TxLogError: As `commit_tables_at`.
     """
     check_absent(target)
     tables = commit_tables_at(feed, route)
+    if is_in_bucket(target):
+        store = bucket_at(str(target), _FIELD)
+        with tempfile.TemporaryDirectory(prefix="sparktxlog-restore-") as here:
+            plain = _make_plain(feed, route, tables, Path(here), kept=IN_COMMIT_TIMES)
+            for table in tables:
+                _send(plain / table.place, PartOfStore(store, table.place))
+        return tables
+    target = Path(target)
     fresh = target.with_name(f".{target.name}.restoring")
     with storing(fresh):
         shutil.rmtree(fresh, ignore_errors=True)
-        root, plain = fresh / "tables", fresh / "plain"
-        root.mkdir(parents=True)
+        fresh.mkdir(parents=True)
+    plain = _make_plain(feed, route, tables, fresh)
+    with storing(target):
+        move_durably(plain, target)
+        shutil.rmtree(fresh, ignore_errors=True)
+    return tables
+
+
+def _make_plain(
+    feed: FeedStore, route: FeedRoute, tables: list[CommitTableAt], fresh: Path, *, kept: str = ""
+) -> Path:
+    """Make the plain tables below an empty directory; return the directory of all of them.
+
+    Args:
+        kept: As in `drop_unused_features`.
+    """
+    root, plain = fresh / "tables", fresh / "plain"
+    with storing(fresh):
+        root.mkdir()
         plain.mkdir()
     if route.image is not None:
         restore_commit_tables(feed.images, _part_of(route.image, tables), root)
@@ -164,23 +201,34 @@ def restore_commits(feed: FeedStore, route: FeedRoute, target: Path) -> list[Com
             if after < version.version <= table.version:
                 _place(feed, version, DiskStore(root))
         make_plain_twin(root / table.uuid, table.version, plain / table.place)
-        drop_unused_features(plain / table.place)
-    with storing(target):
-        move_durably(plain, target)
-        shutil.rmtree(fresh, ignore_errors=True)
-    return tables
+        drop_unused_features(plain / table.place, kept)
+    return plain
 
 
-def check_absent(target: Path) -> None:
-    """Refuse a directory that is there.
+def _send(table: Path, into: PartOfStore) -> None:
+    """Put a plain table into a bucket: what its commits name, then these, ascending."""
+    files = files_below(table)
+    commits = sorted(path for path in files if path.startswith(COMMIT_LOG))
+    put_files(into, {path: file for path, file in files.items() if path not in commits})
+    for path in commits:
+        put_files(into, {path: files[path]})
+
+
+def check_absent(target: str | Path) -> None:
+    """Refuse a directory that is there, or a prefix of a bucket that is not empty.
 
     Raises:
         InvalidRequestError: It is (definite).
+        ConfigError, MissingDependencyError, StorageError: As `Store` (definite).
     """
-    if os.path.lexists(target):
+    if is_in_bucket(target):
+        there = next(bucket_at(str(target), _FIELD).list(), None) is not None
+    else:
+        there = os.path.lexists(target)
+    if there:
         raise InvalidRequestError(
             f"{target} is there already",
-            hint="Name a directory that does not exist; nothing is ever overwritten.",
+            hint="Name a directory, or a prefix, that does not exist; nothing is ever overwritten.",
             path=str(target),
         )
 
