@@ -18,6 +18,7 @@ import structlog
 from sparktxlog.codec.containers.payload import verify_payload
 from sparktxlog.errors import (
     STORE_AWAY,
+    BusyError,
     DiskFullError,
     ManifestMismatchError,
     NotFoundError,
@@ -141,7 +142,7 @@ class RunFetcher:
                 self._supervisor.note(_FETCHING, error, lasting=False)
             elif isinstance(run, Announcement) and _is_missing(error):
                 self._damage.arrived(run.digest)  # its origin no longer announces it
-            elif not _is_of_the_link(error):
+            elif not _says_nothing(error):
                 self._damage.failed(run, str(error))
             self._membership.tell_fetched(FetchFailed(digest=run.digest, reason=str(error)))
         except Exception as error:  # noqa: BLE001
@@ -286,8 +287,12 @@ def _is_missing(error: TxLogError) -> bool:
 
 
 def _says_nothing(error: TxLogError) -> bool:
-    """Return whether an attempt says nothing of the data, which may be good."""
-    return isinstance(error, OWN_PLACE_FAILS) or _is_of_the_link(error)
+    """Return whether an attempt says nothing of the data, which may be good.
+
+    `BusyError`: another transfer of the file is under way, that of a prefetch or of an attempt that
+    was given up.
+    """
+    return isinstance(error, (BusyError, *OWN_PLACE_FAILS)) or _is_of_the_link(error)
 
 
 def _is_of_the_link(error: TxLogError) -> bool:
