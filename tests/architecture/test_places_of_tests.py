@@ -161,6 +161,7 @@ ELSEWHERE = {
     "service/handlers/open_routes.py": "service/test_open_routes.py",
     "service/handlers/peer.py": "service/test_peer_routes.py",
     "service/handlers/replica.py": "service/test_replica_routes.py",
+    "service/handlers/sent_files.py": "service/test_feeding.py",
     "service/handlers/staged_uploads.py": "service/test_staged_uploads.py",
     "service/handlers/state_routes.py": "service/test_answers.py",
     "service/handlers/submit_routes.py": "service/test_client_api.py",

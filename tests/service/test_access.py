@@ -61,6 +61,8 @@ SENT_BY_CLIENTS = {
     f"POST {SCHEMA}/tables/{{table}}/metrics",
     f"POST {SCHEMA}/tables/{{table}}/rename",
 }
+#: Files of the site, for who does not see its disk.
+READ_BY_WORKERS = {"/v1/worker/files/{where}/{path:path}"}
 #: What only a worker of the node may tell it.
 SENT_BY_WORKERS = {
     "POST /v1/worker/reports",
@@ -106,7 +108,7 @@ def expected_role(method: str, path: str) -> Role:
     if path == "/" or path.startswith("/dashboard/"):
         return Role.BROWSER
     reads = method in ("GET", "HEAD")
-    if f"{method} {path}" in SENT_BY_WORKERS:
+    if path in READ_BY_WORKERS or f"{method} {path}" in SENT_BY_WORKERS:
         return Role.WORKER
     return Role.CLIENT if reads or f"{method} {path}" in SENT_BY_CLIENTS else Role.ADMIN
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import json
-import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -27,26 +28,30 @@ from sparktxlog import Client
 from sparktxlog.delta.live_files import needed_files
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
+    ApplyError,
     ExpiredError,
     ForeignLogError,
     InvalidRequestError,
     LockedError,
     NotPlacedError,
-    PayloadStoreError,
     StorageError,
+    TxLogError,
     UnreachableError,
 )
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.model.tables.commit_table import commit_file_name
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.log import published_log
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.backup.commit_table_images import commit_tables_below
 from sparktxlog.worker.backup.imaging import back_up_replica
+from sparktxlog.worker.feed import shipped_files
 from sparktxlog.worker.feed.feed_checks import check_feed, lag_of
 from sparktxlog.worker.feed.feed_commits import commit_tables_at, restore_commits
 from sparktxlog.worker.feed.feed_points import FeedRoute, route_to, target_of
 from sparktxlog.worker.feed.feed_store import FeedStore, FeedWriter
 from sparktxlog.worker.feed.shipping import FeedProgress, feed, now_us
+from sparktxlog.worker.lakes.payload_files import StagedOnDisk
 from sparktxlog.worker.replica.source import HttpLogSource
 from sparktxlog.worker.replica.state import ReplicaDirectory
 
@@ -366,10 +371,6 @@ def test_places_and_logs_that_are_wrong_are_refused(
             (full / "mine").write_text("x")
             with pytest.raises(InvalidRequestError, match="is not empty: it has mine"):
                 await once(FeedStore(full), url)
-            shutil.move(config.payload_dir, tmp_path / "away")
-            with pytest.raises(PayloadStoreError, match="is not seen here"):
-                await once(place, url)
-            shutil.move(tmp_path / "away", config.payload_dir)
         async with cluster(tmp_path / "two", "A") as nodes:
             with pytest.raises(ForeignLogError, match="is of the log"):
                 await once(place, nodes["A"].config.master_url)
@@ -510,6 +511,93 @@ def test_the_route_gives_whole_positions(tmp_path: Path) -> None:
             assert found == [0, 1, 2, 3]
             assert answer["tables"][-1]["name"] == "default.c"
             assert (await caller.ask("GET", "/v1/worker/commits"))[0] == 400
+
+    asyncio.run(main())
+
+
+# -- another machine -------------------------------------------------------------------------------
+
+
+class _Forbidden(StagedOnDisk):
+    """A directory below one that this user may not search."""
+
+    def is_there(self) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.fixture(params=[StagedOnDisk, _Forbidden], ids=["away", "forbidden"])
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Nothing of the site's disk is seen by the feed."""
+    seen = request.param(tmp_path / "nowhere")
+    monkeypatch.setattr(shipped_files, "payloads_at", lambda place: seen)
+
+
+@pytest.mark.parametrize("settings", [{}, {"inline_limit": 0}], ids=["carried", "staged"])
+def test_a_feed_that_sees_no_disk_of_the_site_gets_its_files_from_the_node(
+    tmp_path: Path, place: FeedStore, far: None, settings: dict[str, Any]
+) -> None:
+    """Inline rows, and commit tables whose files came in the run or were staged."""
+
+    async def main() -> None:
+        async with catalog(tmp_path, **settings) as caller:
+            node, url = caller.node, caller.node.config.master_url
+            table = await caller.create("c")
+            await _versions(caller, table, "c", 2)
+            await create(node)
+            last = await at(node, append, 1, 2)
+            await until(lambda: node.base.published.value >= last)
+            done = await once(place, url)
+            assert done.position == last and done.size_bytes > 0
+            found = check_feed(place)
+            assert found.damaged == [] and found.files > 0
+            target = tmp_path / "restored"
+            await asyncio.to_thread(restore_commits, place, _route(place), target)
+            plain = target / "default.c"
+            assert newest_commit(plain) == 2
+            for one in needed_files(plain, 2).values():
+                assert (plain / one.path).read_bytes() == (table.directory / one.path).read_bytes()
+
+    asyncio.run(main())
+
+
+def test_what_no_place_of_the_site_has_is_named(
+    tmp_path: Path, place: FeedStore, far: None
+) -> None:
+    """Lost files, files that nobody names, and ways out of the site's directories."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            node, url = nodes["A"], nodes["A"].config.master_url
+            await create(node)
+            last = await at(node, append, 1)
+            await until(lambda: node.base.published.value == last)
+            root = Path(node.config.payload_dir)
+            files = [one for one in root.rglob("*.parquet") if "inline" in one.parts]
+            kept = {one: one.read_bytes() for one in files}
+            assert kept
+            for one in files:
+                one.unlink()
+            with pytest.raises(ApplyError, match=r"no file .*t-append\.parquet"):
+                await once(place, url)
+            assert list(place.pages(0)) == []
+            for one, content in kept.items():
+                one.write_bytes(content)
+            (Path(node.config.data_dir) / "secret").write_bytes(b"xyz")
+            (root / "secret").symlink_to(Path(node.config.data_dir) / "secret")
+            digest = hashlib.sha256(b"xyz").hexdigest()
+            with closing(HttpLogSource(url)) as source:
+                for where, path in (
+                    ("payloads", "../secret"),
+                    ("payloads", "secret"),
+                    ("summaries", "secret"),
+                    ("versions", "secret"),
+                    ("versions", f"{'0' * 36}/0/secret"),
+                ):
+                    asked = StagedFile(path=path, size_bytes=3, rows=0, digest=digest)
+                    with pytest.raises(TxLogError) as caught:
+                        await asyncio.to_thread(list, source.file(where, asked, 0))
+                    assert caught.value.definite, (where, path)
+            assert (await once(place, url)).pages == 1
 
     asyncio.run(main())
 

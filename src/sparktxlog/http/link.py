@@ -9,10 +9,11 @@ reports are idempotent.  So a kept connection that was closed meanwhile may be r
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ _ANSWER_S = 0.5
 _OPEN_S = 10.0
 _MOST_IDLE = 16
 _MAX_ANSWER_BYTES = 256 << 20
+_PIECE_BYTES = 1 << 20
 _RUN_TYPE = "application/vnd.sparktxlog.run"
 
 
@@ -96,6 +98,12 @@ def node_address(url: str) -> SplitResult:
             f"{url[:120]!r} is not a URL of a node", hint="Example: http://127.0.0.1:7070."
         )
     return parts
+
+
+def _target(path: str, query: Mapping[str, Any] | None) -> str:
+    """Return a path, already quoted, with the parameters that are not None."""
+    wanted = {name: value for name, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(wanted)}" if wanted else path
 
 
 class Http:
@@ -195,19 +203,10 @@ class Http:
         token: str | None = None,
     ) -> bytes:
         """Return the bytes of a successful answer; as `get`, but without a least `timeout_s`."""
-        target = path
-        wanted = {name: value for name, value in (query or {}).items() if value is not None}
-        if wanted:
-            target += f"?{urlencode(wanted)}"
-        headers = {"accept": "application/json", "user-agent": "sparktxlog"}
+        target, headers = _target(path, query), self._headers(token)
         if body is not None:
             headers["content-type"] = content_type
-        if shown := token or self.token:
-            headers["authorization"] = f"Bearer {shown}"
-        headers |= current_trace()
-        with self._lock:
-            kept = self._idle.pop() if self._idle else None
-        connection = kept or NodeConnection(self._address, ca_file=self.ca_file, connect_s=_OPEN_S)
+        connection = self._connection()
         total_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             reply = connection.request(method, target, headers, body, total_s=total_s)
@@ -216,15 +215,73 @@ class Http:
             raise
         except TransportError as error:
             raise self._failed(method, path, error) from error.__cause__
+        self._give_back(connection)
+        if reply.status >= 400:
+            raise self._refused(path, reply.status, answer)
+        return answer
+
+    def pieces(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, Any],
+        offset: int,
+        silence_s: float,
+        token: str | None = None,
+    ) -> Iterator[bytes]:
+        """Yield the bytes of a file from an offset on; errors as `get`.
+
+        What was yielded before an error may be kept, to go on there.
+
+        Args:
+            silence_s: Most seconds without a byte.
+        """
+        target, headers = _target(path, query), self._headers(token)
+        if offset:
+            headers["range"] = f"bytes={offset}-"
+        connection = self._connection()
+        try:
+            reply = connection.request(
+                "GET", target, headers, total_s=math.inf, silence_s=silence_s
+            )
+            answer = b"" if reply.status < 400 else reply.read(_MAX_ANSWER_BYTES)
+            if reply.status == (206 if offset else 200):
+                yield from reply.blocks(_PIECE_BYTES)
+            elif reply.status < 400:
+                connection.close()  # a proxy that knows no ranges sends all of it again
+        except CertificateError:
+            raise
+        except TransportError as error:
+            raise self._failed("GET", path, error) from error.__cause__
+        except BaseException:
+            connection.close()  # its answer is not read
+            raise
+        self._give_back(connection)
+        if reply.status >= 400:
+            raise self._refused(path, reply.status, answer)
+        if reply.status != (206 if offset else 200):
+            raise self._unreadable(ValueError(f"it answered {reply.status} to {path}"))
+
+    def _headers(self, token: str | None) -> dict[str, str]:
+        headers = {"accept": "application/json", "user-agent": "sparktxlog"}
+        if shown := token or self.token:
+            headers["authorization"] = f"Bearer {shown}"
+        return headers | current_trace()
+
+    def _connection(self) -> NodeConnection:
+        """Return an idle connection, or another one."""
+        with self._lock:
+            kept = self._idle.pop() if self._idle else None
+        return kept or NodeConnection(self._address, ca_file=self.ca_file, connect_s=_OPEN_S)
+
+    def _give_back(self, connection: NodeConnection) -> None:
+        """Keep a connection whose answer was read."""
         with self._lock:
             is_wanted = len(self._idle) < _MOST_IDLE and not self.closed.is_set()
             if connection.is_open and is_wanted:
                 self._idle.append(connection)
             else:
                 connection.close()
-        if reply.status >= 400:
-            raise self._refused(path, reply.status, answer)
-        return answer
 
     # -- errors; subclasses word them for their users --------------------------------------
 

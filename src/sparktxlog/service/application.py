@@ -50,6 +50,7 @@ from sparktxlog.service.handlers.open_routes import OpenRoutes
 from sparktxlog.service.handlers.peer import PeerDoor, PeerRoutes
 from sparktxlog.service.handlers.point_routes import RestorePointRoutes
 from sparktxlog.service.handlers.replica import ReplicaRoutes
+from sparktxlog.service.handlers.sent_files import SentFiles
 from sparktxlog.service.handlers.staged_uploads import StagedUploads
 from sparktxlog.service.handlers.state_routes import StateRoutes
 from sparktxlog.service.handlers.submit_routes import SubmitRoutes
@@ -265,6 +266,7 @@ def _handlers(running: Node, bodies: Bodies, pages: Pages, tokens: Tokens) -> Ma
         GroupRoutes(running),
         CatalogRoutes(running),
         PeerRoutes(running.peering, running.files, donor, running.catalog.giver),
+        SentFiles(running.files, running.catalog.giver, running.peering.summaries),
         ReplicaRoutes(donor),
         DashboardRoutes(running, pages),
         _Health(running, tokens),

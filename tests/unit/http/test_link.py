@@ -14,6 +14,7 @@ from sparktxlog.codec.problems import ERROR_CLASSES, error_of
 from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.errors import (
     CommitRejectedError,
+    ForbiddenError,
     InvalidRequestError,
     JournalLostError,
     OtherQueueError,
@@ -115,3 +116,54 @@ def test_a_rejected_outcome_is_an_error_of_its_class() -> None:
     with pytest.raises(CommitRejectedError, match="why is no longer kept") as caught_later:
         committed(replace(receipt, rejections=()))
     assert caught_later.value.definite and caught_later.value.fields["position"] == 7
+
+
+class _Files(BaseHTTPRequestHandler):
+    """Sends ten bytes, from an offset on where it is asked for by a range."""
+
+    protocol_version = "HTTP/1.1"
+    connections = set[int]()
+
+    def do_GET(self) -> None:
+        self.connections.add(self.client_address[1])
+        begin = int(self.headers.get("range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        status, body = (206 if begin else 200), b"0123456789"[begin:]
+        if self.path.startswith("/refused"):
+            problem = ForbiddenError("a worker's token is needed").to_problem()
+            status, body = 403, msgspec.json.encode(problem)
+        if self.path.startswith("/no-ranges"):
+            status, body = 200, b"0123456789"
+        self.send_response(status)
+        self.send_header("content-length", str(len(body) + self.path.startswith("/cut")))
+        self.end_headers()
+        self.wfile.write(body)
+        self.close_connection = self.path.startswith("/cut")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_file_comes_from_an_offset_on_and_what_goes_wrong_has_its_class() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Files)
+    Thread(target=server.serve_forever, daemon=True).start()
+    link = Http(f"http://127.0.0.1:{server.server_port}", token="t")
+
+    def get(path: str, offset: int = 0) -> bytes:
+        found = link.pieces(path, query={"size": 10}, offset=offset, silence_s=9.0)
+        return b"".join(found)
+
+    try:
+        assert (get("/file"), get("/file", 4)) == (b"0123456789", b"456789")
+        with pytest.raises(ForbiddenError, match="token is needed"):
+            get("/refused")
+        assert get("/file", 9) == b"9"
+        assert len(_Files.connections) == 1, "one connection did for all"
+        with pytest.raises(TransportError, match="200 to /no-ranges"):
+            get("/no-ranges", 4)
+        with pytest.raises(TransportError) as caught:
+            get("/cut")
+        assert caught.value.retryable
+        assert get("/file", 9) == b"9"
+    finally:
+        link.close()
+        server.shutdown()
+        server.server_close()

@@ -280,6 +280,9 @@ def _queries(wait: tuple[str, str]) -> dict[str, tuple[tuple[str, str], ...]]:
         "GET /v1/snapshot": (("position", "0"), ("at_least", "0"), wait),
         "GET /v1/worker/segments": (("after", "0"), ("wait", "0.01"), ("limit", "10")),
         "GET /v1/worker/commits": (("after", "0"), ("upto", "9"), ("limit", "10")),
+        "GET /v1/worker/files/{where}/{path:path}": tuple(
+            {"digest": "0" * 64, "size": "9", "rows": "1"}.items()
+        ),
         "GET /v1/worker/plan": (("worker", "w"),),
         "GET /v1/transfers": (("limit", "10"),),
         "GET /v1/signatures": (("after", "0"), ("limit", "10")),
@@ -308,5 +311,6 @@ _PARTS = {
     "{incarnation:number}": "1",
     "{seq:number}": "1",
     "{digest}": "00" * 32,
+    "{where}": "payloads",
     "{path:path}": f"{_ID}/x/a.parquet",
 }

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from sparktxlog.codec import wire
 from sparktxlog.errors import (
@@ -21,20 +20,16 @@ from sparktxlog.errors import (
     UnauthorizedError,
     UnknownKindError,
 )
-from sparktxlog.files.sending import Outgoing
 from sparktxlog.model.copying import Lease, ReplicaSize
-from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.commit.file_repair import FileRepair
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.donors.donor import Donor
 from sparktxlog.runtime.peering import Peering
 from sparktxlog.service.connections.listener import SHOWN_NAMES
 from sparktxlog.service.connections.places import Proof
-from sparktxlog.service.routing.declared_route import BINARY, MSGPACK, Route
+from sparktxlog.service.routing.declared_route import MSGPACK, Route
 from sparktxlog.service.routing.endpoints import Door, RouteHandlers, problem_response, take_place
 
-#: The header of a peer that has the first bytes of a file.
-_RESUMED = re.compile(r"bytes=([0-9]{1,18})-")
 #: Least limit of a peer's request, bytes; that of clients may be lower.
 _LEAST_LIMIT = 64 << 20
 
@@ -142,11 +137,6 @@ class PeerRoutes(RouteHandlers):
         self._peering = peering
         self._files = files
         self._donor = donor
-        self._senders: dict[str, Callable[[StagedFile], Awaitable[Outgoing]]] = {
-            "payloads": files.outgoing,
-            "versions": giver.outgoing,
-            "summaries": peering.summaries.outgoing,
-        }
         self.table_versions = giver.versions
         self.watch, self.pushes = peering.watch, peering.on_push
         self.announcements, self.tails = peering.on_announcement, peering.on_tail
@@ -183,31 +173,6 @@ class PeerRoutes(RouteHandlers):
         except ValueError as error:
             raise NotFoundError("no such digest") from error
         return await self._files.announced_payload(wanted)
-
-    async def file(
-        self, request: Request, where: str, path: str, digest: str, size: int, rows: int
-    ) -> Response:
-        """Send a file from the offset on that the peer asks for.
-
-        Raises:
-            NotFoundError: There is none, or it has another size (definite).
-        """
-        if (sender := self._senders.get(where)) is None:
-            raise NotFoundError(f"{where[:40]!r} is no place of files that peers fetch")
-        wanted = StagedFile(path=path, size_bytes=size, rows=rows, digest=digest)
-        # After the first check of a staged file this costs only a look at the inode.
-        found = await sender(wanted)
-        if (content := await found.opened()) is None:
-            raise NotFoundError("no such file, or it is damaged", path=path)
-        resumed = _RESUMED.fullmatch(request.headers.get("range", ""))
-        offset = min(int(resumed[1]), found.size_bytes) if resumed else 0
-        headers = {"content-length": str(found.size_bytes - offset)}
-        return StreamingResponse(
-            found.pieces(content, offset),
-            206 if offset else 200,
-            headers=headers,
-            media_type=BINARY,
-        )
 
     async def lend(self, sender: str, body: wire.LeaseRequest) -> Lease:
         return await self._donor.lend(

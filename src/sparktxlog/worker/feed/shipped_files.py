@@ -23,9 +23,10 @@ from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.commit_tables.table_places import KEPT_COMMITS
 from sparktxlog.worker.feed.feed_page import FeedPage
 from sparktxlog.worker.feed.feed_store import FeedStore, FeedWriter, content_name
+from sparktxlog.worker.feed.node_files import NodeFiles
 from sparktxlog.worker.lakes.lake_places import payloads_at
 from sparktxlog.worker.lakes.payload_files import PayloadFiles
-from sparktxlog.worker.replica.source import NodeInfo
+from sparktxlog.worker.replica.source import HttpLogSource, NodeInfo
 
 #: Files that are sent, or fetched, at the same time.
 AT_ONCE = 8
@@ -36,20 +37,28 @@ class WantedFile:
     """A file, and the names that it may have at the site, in the order in which to look."""
 
     file: StagedFile
-    places: tuple[tuple[PayloadFiles, str], ...]
+    places: tuple[tuple[PayloadFiles | NodeFiles, str], ...]
 
 
 class SiteFiles:
-    """The files of one site, as its node says where they are.
+    """The files of one site: where its node says that they are, and else from the node itself.
+
+    That such a directory is here does not mean that it is the site's: machines often have the same
+    paths.  So the node is asked for what is not there, too.
 
     Raises:
         ConfigError, MissingDependencyError: As `store_at`.
     """
 
-    def __init__(self, info: NodeInfo) -> None:
-        self.payloads = payloads_at(info.payloads)
+    def __init__(self, info: NodeInfo, source: HttpLogSource) -> None:
+        payloads = payloads_at(info.payloads)
         tables = info.commit_table_url or info.commit_table_root
-        self._tables = payloads_at(tables) if tables else self.payloads
+        #: Empty = they are not seen here.
+        self._payloads = (payloads,) if _is_seen(payloads) else ()
+        self._tables = (payloads_at(tables),) if tables and self._payloads else self._payloads
+        self._of_node, self._versions = (
+            NodeFiles(source, where) for where in ("payloads", "versions")
+        )
 
     def of(self, page: FeedPage) -> Iterator[WantedFile]:
         """Yield the files of a page.
@@ -60,7 +69,8 @@ class SiteFiles:
         for segment in page.segments:
             for effect in segment.effects:
                 for file in effect.files:
-                    yield WantedFile(file, ((self.payloads, file.path),))
+                    places = (*self._payloads, self._of_node)
+                    yield WantedFile(file, tuple((one, file.path) for one in places))
         for version in page.versions:
             if not version.files:
                 raise NotPlacedError(
@@ -74,13 +84,26 @@ class SiteFiles:
             for file in version.files:
                 yield WantedFile(file, self._places(version, file.path))
 
-    def _places(self, version: OrderedVersion, path: str) -> tuple[tuple[PayloadFiles, str], ...]:
-        staged = f"{version.transaction_id}/{version.uuid}/{path}"
-        places = [(self.payloads, staged), (self._tables, f"{version.uuid}/{path}")]
+    def _places(
+        self, version: OrderedVersion, path: str
+    ) -> tuple[tuple[PayloadFiles | NodeFiles, str], ...]:
+        staged, below = f"{version.transaction_id}/{version.uuid}/{path}", f"{version.uuid}/{path}"
+        of_table = [below]
         if path == commit_file_name(version.version):
-            kept = f"{KEPT_COMMITS}/{version.uuid}/{path.rpartition('/')[2]}"
-            places.append((self._tables, kept))
-        return tuple(places)
+            of_table.append(f"{KEPT_COMMITS}/{version.uuid}/{path.rpartition('/')[2]}")
+        return (
+            *((one, staged) for one in self._payloads),
+            *((one, name) for one in self._tables for name in of_table),
+            (self._versions, f"{version.uuid}/{version.version}/{path}"),
+            (self._of_node, staged),
+        )
+
+
+def _is_seen(payloads: PayloadFiles) -> bool:
+    try:
+        return payloads.is_there()
+    except PermissionError:  # it is another user's
+        return False
 
 
 def ship_files(writer: FeedWriter, wanted: Iterable[WantedFile]) -> int:

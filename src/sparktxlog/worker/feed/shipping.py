@@ -24,7 +24,6 @@ from sparktxlog.errors import (
     ApplyError,
     DivergedError,
     ExpiredError,
-    PayloadStoreError,
     RemoteProtocolError,
     TxLogError,
 )
@@ -115,7 +114,7 @@ def feed(
             except (TxLogError, OSError) as error:
                 failed += 1
                 gives_up = (once or not done.node_id) and failed >= len(urls)
-                if stop.is_set() or gives_up or not _may_go_on(error, len(urls) > 1):
+                if stop.is_set() or gives_up or not _may_go_on(error):
                     raise
                 _logger.warning("the feed from %s is tried again: %s", url, error)
             if failed % len(urls) == 0:
@@ -123,10 +122,8 @@ def feed(
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _may_go_on(error: TxLogError | OSError, has_others: bool) -> bool:
+def _may_go_on(error: TxLogError | OSError) -> bool:
     """Return whether a failure may be over when the next node is asked, or this one again."""
-    if isinstance(error, PayloadStoreError):
-        return has_others
     return isinstance(error, OSError) or error.retryable
 
 
@@ -150,14 +147,7 @@ class _Shipper:
         self.upkeep: Callable[[FeedWriter], None] = lambda writer: None
         self._info = info = source.info()
         check_apart(place.url, _places_of(info), what="the feed")
-        self._files = SiteFiles(info)
-        if not self._files.payloads.is_there():
-            raise PayloadStoreError(
-                f"the payload store {info.payloads} of node {info.node_id} is not seen here",
-                hint="Run the feed where that directory or bucket is reached, or name another node "
-                "with --url.",
-                path=info.payloads,
-            )
+        self._files = SiteFiles(info, source)
         shown = source.document("/v1/info")
         writer.begin(FeedIdentity(log_id=info.log_id, cluster=str(shown["cluster"])))
         self._begins_at, self._end = self._where(int(shown["kept_after"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +20,10 @@ from sparktxlog.errors import (
     InvalidNameError,
     InvalidRequestError,
     LocalProtocolError,
+    ManifestMismatchError,
     NotFoundError,
     OversizeError,
+    PayloadStoreError,
     RemoteProtocolError,
     TransportError,
     TxLogError,
@@ -40,6 +42,7 @@ from sparktxlog.model.report import Recount, WorkerReport
 from sparktxlog.model.tables.groups import not_held
 from sparktxlog.model.tables.table_checks import CommitTableCheck, CommitTableCheckRequest
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
+from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.interfaces import Segment
 from sparktxlog.worker.apply.cutting import Cut, cut_segments
 from sparktxlog.worker.replica.state import ReplicaState, read_state
@@ -54,11 +57,13 @@ _PIN_TIME_S = 120.0
 _SHORTEN_TIME_S = 600.0
 #: Longest time in which a node fetches the files of a batch from other sites, seconds.
 _REPAIR_TIME_S = 600.0
+#: Longest silence while a file travels, seconds.
+_SILENCE_S = 60.0
 #: Refusals of a node that keep their class; any other becomes RemoteProtocolError.
 _REFUSALS = (
     ExpiredError, ForbiddenError, ForbiddenPeerError, InvalidNameError, InvalidRequestError,
-    LocalProtocolError, NotFoundError, OversizeError, RemoteProtocolError, UnauthorizedError,
-    UnknownTableError,
+    LocalProtocolError, ManifestMismatchError, NotFoundError, OversizeError, PayloadStoreError,
+    RemoteProtocolError, UnauthorizedError, UnknownTableError,
 )  # fmt: skip
 #: Transient refusals by a proxy between worker and node.
 _TRANSIENT = (408, 425, 429)
@@ -324,6 +329,25 @@ class HttpLogSource(Http):
         wanted = {"first": first, "last": last}
         return self._post(RepairedFiles, "/v1/worker/files", wanted, wait_s=_REPAIR_TIME_S)
 
+    def file(self, where: str, file: StagedFile, offset: int) -> Iterator[bytes]:
+        """Yield a file of the node's site from an offset on, for who does not see its disk.
+
+        Args:
+            where: `payloads`, or `versions`: the path has the commit table's UUID and the version
+                before that below the table.
+
+        Raises:
+            NotFoundError: The site does not have it (definite).
+            ManifestMismatchError, PayloadStoreError: It is damaged there (definite).
+        """
+        return self.pieces(
+            f"/v1/worker/files/{where}/{quote(file.path)}",
+            query={"digest": file.digest, "size": file.size_bytes, "rows": file.rows},
+            offset=offset,
+            silence_s=_SILENCE_S,
+            token=self._token_of_worker(),
+        )
+
     def check_commit_table(self, request: CommitTableCheckRequest) -> CommitTableCheck:
         """Have the node recount the next versions of a commit table, and mend them if asked."""
         path = "/v1/worker/commit-tables/check"
@@ -346,10 +370,14 @@ class HttpLogSource(Http):
 
     def _post(self, kind: type[T], path: str, value: object, *, wait_s: float = 0.0) -> T:
         """Post to a route that only workers may use, with the worker's token."""
+        body, token = msgspec.json.encode(value), self._token_of_worker()
+        return self._call(kind, "POST", path, body=body, wait_s=wait_s, token=token)
+
+    def _token_of_worker(self) -> str:
+        """Return the token for what only workers may do, empty = none."""
         if self._worker_token is None:
             self._worker_token = self._read_worker_token()
-        body = msgspec.json.encode(value)
-        return self._call(kind, "POST", path, body=body, wait_s=wait_s, token=self._worker_token)
+        return self._worker_token
 
     def _read_worker_token(self) -> str:
         if not self.token:
