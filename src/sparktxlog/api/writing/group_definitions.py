@@ -49,7 +49,10 @@ def alter_group(
         InvalidRequestError: Nothing is changed, or it has fewer sites than copies (definite).
         TxLogError: As a commit.
     """
-    said = {"copies": copies, "schemas": None if schemas is None else list(schemas)}
+    said: dict[str, object] = {
+        "copies": copies,
+        "schemas": None if schemas is None else list(schemas),
+    }
     return _asked(node, "PATCH", name, said)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.errors import StorageError
-from sparktxlog.model.transactions.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Appliers, Level, Receipt
 from sparktxlog.runtime.replicas import standing_tables
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
 from sparktxlog.runtime.replicas.standing_tables import where_tables_stand_still
@@ -46,7 +46,7 @@ def answer(tmp_path: Any, receipt: Receipt = ORDERED, sites: int = 1) -> Receipt
     replicas = Replicas(base)
     replicas.accept(report(20), 1)
     replicas.accept(report(30, "B", diverged="foreign commit"), 1)
-    return asyncio.run(where_tables_stand_still(base, replicas, receipt, sites))
+    return asyncio.run(where_tables_stand_still(base, replicas, receipt, Appliers(sites)))
 
 
 def written(position: int, *tables: str) -> dict[str, Any]:
