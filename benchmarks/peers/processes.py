@@ -28,16 +28,21 @@ def tree_cpu_seconds(root: int | None = None) -> float:
     Args:
         root: None = this process.
     """
-    ticks, left = 0, [os.getpid() if root is None else root]
-    while left:
-        at = Path(f"/proc/{left.pop()}")
+    # The kernel's lists of children leave out some while processes come and go.
+    below: dict[int, list[int]] = {}
+    spent: dict[int, int] = {}
+    for at in Path("/proc").glob("[0-9]*"):
         try:
             fields = (at / "stat").read_text().rsplit(")", 1)[1].split()
-            tasks = [(task / "children").read_text() for task in (at / "task").iterdir()]
         except (FileNotFoundError, ProcessLookupError):
             continue
-        ticks += sum(map(int, fields[11:15]))
-        left += [int(pid) for text in tasks for pid in text.split()]
+        below.setdefault(int(fields[1]), []).append(int(at.name))
+        spent[int(at.name)] = sum(map(int, fields[11:15]))
+    ticks, left = 0, [os.getpid() if root is None else root]
+    while left:
+        pid = left.pop()
+        ticks += spent.get(pid, 0)
+        left += below.get(pid, [])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
