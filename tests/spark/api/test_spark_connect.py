@@ -39,7 +39,7 @@ def test_a_driver_without_a_jvm_commits(remote: str, node: RunningNode) -> None:
         env={**os.environ, "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
     assert not program.returncode, program.stderr[-4_000:]
