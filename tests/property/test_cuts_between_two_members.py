@@ -35,11 +35,19 @@ def _cut(world: World, pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def _ordered_everywhere(world: World, within_us: int) -> bool:
-    """Let each member commit once, and return whether all queues have it in time."""
+    """Let each member commit once, and return whether all queues have it in time.
+
+    What is for a group with sites at both sides of a cut may be withdrawn: it does not count (P41).
+    """
     submits = [world.submit(node, 1) for node in world.nodes.values()]
     world.run_until(world.now + within_us)
     nodes = world.nodes.values()
-    return all(world.was_ordered(node, submit) for node in nodes for submit in submits)
+    return all(
+        world.was_ordered(node, submit)
+        for node in nodes
+        for submit in submits
+        if not submit.facts.copies
+    )
 
 
 @pytest.mark.parametrize(

@@ -276,8 +276,8 @@ _RULES: dict[type, dict[str, Rule]] = {
     },
     Unstamped: {
         "check_at": _no, "checked": describe, "copies": describe, "holders": describe,
-        "held_up": describe, "next_at": _no, "patience_us": _no, "pause_us": _no, "ready": describe,
-        "submit": describe, "submitted_at": _no,
+        "held_up": describe, "may_end": describe, "next_at": _no, "patience_us": _no,
+        "pause_us": _no, "ready": describe, "submit": describe, "submitted_at": _no,
     },
     Prefetching: {"_coming": describe, "_keep_us": _no, "_limit": _no, "_retry_us": _no},
     Following: {
