@@ -243,11 +243,12 @@ class Arrivals:
             BusyError: Another transfer of the same file is under way (definite).
             DiskFullError, StorageError: The disk is full, or fails; received bytes are kept.
         """
+        damaged = self.has(file)
         if self._has_good(file):
             return
         with self._receiving(file) as target:
             held = os.fstat(target).st_size
-            if not held and self._has_good(file):
+            if not held and not damaged and self._has_good(file):
                 # Another transfer, which its caller gave up, ended between that look and our lock.
                 self._partial(file).unlink()
                 return
