@@ -243,22 +243,20 @@ class Arrivals:
             BusyError: Another transfer of the same file is under way (definite).
             DiskFullError, StorageError: The disk is full, or fails; received bytes are kept.
         """
-        damaged = self.has(file)
-        if self._has_good(file):
+        was_here = self.has(file)
+        if was_here and self._is_good(file):
             return
         with self._receiving(file) as target:
             held = os.fstat(target).st_size
-            if not held and not damaged and self._has_good(file):
+            if not (held or was_here) and self.has(file) and self._is_good(file):
                 # Another transfer, which its caller gave up, ended between that look and our lock.
                 self._partial(file).unlink()
                 return
             self._fill(file, target, sent(held) if held < file.size_bytes else (), held)
             self._put_in_place(file, named=named)
 
-    def _has_good(self, file: StagedFile) -> bool:
-        """Return whether a file is here and the right one; a damaged one is logged."""
-        if not self.has(file):
-            return False
+    def _is_good(self, file: StagedFile) -> bool:
+        """Return whether a file that is here is the right one; a damaged one is logged."""
         try:
             self.verify(file)
         except (ManifestMismatchError, StorageError) as error:
