@@ -85,20 +85,19 @@ class FewSessions(LoadFileScheduling):
         xdist shares out again whole files too, and the test that ended the process: another one
         then waits for ever for results of no test, or ends as well.
         """
-        workload = self.assigned_work[node]
-        running = next(
-            (test for tests in workload.values() for test in tests if not tests[test]), ""
-        )
+        workload = self.assigned_work.pop(node)
+        undone = (test for tests in workload.values() for test in tests if not tests[test])
+        running = next(undone, None)
+        if running is None:
+            return None
         for tests in workload.values():
             if running in tests:
                 tests[running] = True
         left = {file: tests for file, tests in workload.items() if not all(tests.values())}
-        self.assigned_work[node] = {}
-        super().remove_node(node)
         self.workqueue.update(left)
         for other in self.assigned_work:
             self._reschedule(other)
-        return running or None
+        return running
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         file = file_for(int(node.gateway.id.removeprefix("gw")), list(self.workqueue))
