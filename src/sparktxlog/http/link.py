@@ -239,13 +239,14 @@ class Http:
         target, headers = _target(path, query), self._headers(token)
         if offset:
             headers["range"] = f"bytes={offset}-"
+        wanted = 206 if offset else 200
         connection = self._connection()
         try:
             reply = connection.request(
                 "GET", target, headers, total_s=math.inf, silence_s=silence_s
             )
             answer = b"" if reply.status < 400 else reply.read(_MAX_ANSWER_BYTES)
-            if reply.status == (206 if offset else 200):
+            if reply.status == wanted:
                 yield from reply.blocks(_PIECE_BYTES)
             elif reply.status < 400:
                 connection.close()  # a proxy that knows no ranges sends all of it again
@@ -259,7 +260,7 @@ class Http:
         self._give_back(connection)
         if reply.status >= 400:
             raise self._refused(path, reply.status, answer)
-        if reply.status != (206 if offset else 200):
+        if reply.status != wanted:
             raise self._unreadable(ValueError(f"it answered {reply.status} to {path}"))
 
     def _headers(self, token: str | None) -> dict[str, str]:

@@ -351,8 +351,8 @@ class SubmitRoutes(RouteHandlers):
 
     async def _submit_run(self, payload: bytes, manifest: RunManifest, waiting: Waiting) -> Receipt:
         """Submit a checked run, with its rows for groups in files."""
-        if has_grouped_blocks(manifest, self._node.tables()):
-            payloads, tables = self._node.payloads, self._node.tables()
+        payloads, tables = self._node.payloads, self._node.tables()
+        if has_grouped_blocks(manifest, tables):
             payload, manifest = await self._node.base.stagers.run(
                 payloads.place, run_in_files, payload, manifest, tables, payloads
             )

@@ -18,7 +18,7 @@ from sparktxlog.files.durability import move_durably, storing
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
-from sparktxlog.files.stores.whole_files import files_below, put_files
+from sparktxlog.files.stores.whole_files import files_below, put_file, put_files
 from sparktxlog.model.tables.commit_table import COMMIT_LOG, commit_file_name
 from sparktxlog.model.tables.table_versions import OrderedVersion
 from sparktxlog.storage.commit_tables.released_log import IN_COMMIT_TIMES, drop_unused_features
@@ -208,10 +208,10 @@ def _make_plain(
 def _send(table: Path, into: PartOfStore) -> None:
     """Put a plain table into a bucket: what its commits name, then these, ascending."""
     files = files_below(table)
-    commits = sorted(path for path in files if path.startswith(COMMIT_LOG))
-    put_files(into, {path: file for path, file in files.items() if path not in commits})
-    for path in commits:
-        put_files(into, {path: files[path]})
+    commits = {path: files.pop(path) for path in sorted(files) if path.startswith(COMMIT_LOG)}
+    put_files(into, files)
+    for path, file in commits.items():
+        put_file(into, path, file)
 
 
 def check_absent(target: str | Path) -> None:
