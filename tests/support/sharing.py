@@ -87,7 +87,7 @@ class FewSessions(LoadFileScheduling):
         """
         workload = self.assigned_work.pop(node)
         undone = (test for tests in workload.values() for test in tests if not tests[test])
-        running = next(undone, None)
+        running: str | None = next(undone, None)
         if running is None:
             return None
         for tests in workload.values():
