@@ -369,7 +369,7 @@ class SiteSwitch:
         self._wait("confirm", open_ends, self._late)
         held: list[str] | None = None
         with suppress(KeyError, TransportError):  # it has no place any more, or was stopped
-            api = self._reached[self._old]
+            api = self._at(self._old)
             held = list(self._unordered(api.get("/v1/status"), api))
         if held is None:
             text = f"{self._old} was not asked after it was out, whether it held anything back"
@@ -384,7 +384,7 @@ class SiteSwitch:
                 problems=held,
             )
         if self._keep:  # as a follower it takes none, and promoted again it should
-            self._reached[self._old].send("PATCH", "/v1/settings", {"paused": False})
+            self._at(self._old).send("PATCH", "/v1/settings", {"paused": False})
 
     # -- how ---------------------------------------------------------------------------------------
 

@@ -146,6 +146,25 @@ def test_a_site_that_is_kept_follows_and_takes_transactions_once_promoted() -> N
     assert [one.state for one in cluster.switch(keep=True).plan().steps[:-1]] == ["done before"] * 6
 
 
+def test_a_site_that_is_kept_takes_transactions_although_the_switch_was_killed_before() -> None:
+    """The second run asks the new site only, which knows where the old one is."""
+    cluster = Answers()
+    change = cluster.change
+
+    def killed(name: str, method: str, path: str, value: Any) -> None:
+        change(name, method, path, value)
+        if value == {"follower": True}:
+            raise KeyboardInterrupt
+
+    cluster.change = killed  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        cluster.switch(keep=True).run()
+    assert cluster.statuses["A"]["paused"]
+    cluster.change = change  # type: ignore[method-assign]
+    again = SiteSwitch("http://F", "A", "F", keep=True, wait_s=0, connect=cluster.connect).run()
+    assert not cluster.statuses["A"]["paused"] and not again.warnings
+
+
 @pytest.mark.parametrize(
     ("of_f", "text"),
     [
