@@ -88,9 +88,9 @@ def are_copied(table: Path, definition: TableDefinition, adds: Sequence[Action])
 def is_copied(table: Path, wanted: pa.Schema, add: Action) -> bool:
     """Return whether Arrow reads a file as Spark does.
 
-    It does not where the file has deletion vectors, a column has another type than in the table or
-    is INT96, or days may be those of the old calendar.  What cannot be read is left to Spark's
-    error.
+    It does not where the file has deletion vectors, a column has another type or case than in the
+    table or is INT96, or days may be those of the old calendar.  What cannot be read is left to
+    Spark's error.
 
     Args:
         wanted: Columns that files of the table have.
@@ -105,9 +105,11 @@ def is_copied(table: Path, wanted: pa.Schema, add: Action) -> bool:
                 return False
     except (OSError, ValueError, pa.ArrowException):
         return False
-    # Of two columns with one name it would be unknown which one Spark reads.
     same = (found.field(name).type == wanted.field(name).type for name in names_in(wanted, found))
-    return len(set(map(str.lower, found.names))) == len(found.names) and all(same)
+    # Spark ignores case: it reads a column of another one, and of two it would be unknown which.
+    exact, names = {name.lower(): name for name in wanted.names}, found.names
+    is_exact = all(exact.get(name.lower(), name) == name for name in names)
+    return is_exact and len(set(map(str.lower, names))) == len(names) and all(same)
 
 
 def rewrite(

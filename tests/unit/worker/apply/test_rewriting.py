@@ -152,13 +152,14 @@ def test_what_arrow_reads_in_another_way_than_spark_is_not_copied(tmp_path: Path
         "int96": (rows, {"use_deprecated_int96_timestamps": True}),
         "old": (rows.replace_schema_metadata(OLD), {}),
         "twice": (rows.append_column("ID", pa.array([1])), {}),
+        "other case": (rows.rename_columns(["ID", "day", "at"]), {}),
     }
     for name, (content, options) in files.items():
         pq.write_table(content, tmp_path / f"{name}.parquet", **options)
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     adds = [add(f"{name}.parquet".replace(" ", "%20")) for name in files]
     adds += [add("torn.parquet"), add("gone.parquet"), add("good.parquet", deletionVector={"a": 1})]
-    assert are_copied(tmp_path, definition, adds) == [True] * 3 + [False] * 7
+    assert are_copied(tmp_path, definition, adds) == [True] * 3 + [False] * 8
 
 
 def test_files_of_one_partition_are_joined_until_they_are_large() -> None:
