@@ -11,6 +11,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import come_after
 from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.mark_requests import MarkRequest
+from sparktxlog.codec.submits.requests import encode_request
 from sparktxlog.health.cluster_status import ClusterStatus
 from sparktxlog.model.ids import transaction_id_from_text, transaction_id_to_text
 from sparktxlog.model.tables.table_kind import TableDescription
@@ -18,8 +19,6 @@ from sparktxlog.model.transactions.receipt import Level, Receipt
 
 if TYPE_CHECKING:
     from sparktxlog.api.reading.at_least import Seen
-
-_encode = msgspec.json.Encoder().encode
 
 
 class LogClient:
@@ -78,7 +77,7 @@ class LogClient:
             CommitStateUnknownError, TransportError: It may have been taken: say it again.
         """
         text = transaction_id_to_text(transaction_id_from_text(transaction_id))
-        body = _encode(MarkRequest(participant=participant, yes=yes))
+        body = encode_request(MarkRequest(participant=participant, yes=yes))
         path, timeout_s = f"/v1/transactions/{text}/marks", self._seconds(timeout)
         return committed(self._link.post(path, body, timeout_s))
 

@@ -26,6 +26,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -452,12 +453,19 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Decimal):
         return format(value, "f")
     if isinstance(value, datetime):
-        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat()
+        return _utc(value).isoformat()
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode("ascii")
     return _nested_to_json(value)
+
+
+def _utc(value: datetime) -> datetime:
+    """Return a time in UTC, if it has a zone and a year there."""
+    with suppress(OverflowError):  # then who reads it says in which row and column it is
+        return value if value.tzinfo is None else value.astimezone(UTC)
+    return value
 
 
 def _nested_to_json(value: Any) -> Any:

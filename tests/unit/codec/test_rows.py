@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -204,3 +204,12 @@ def test_every_value_comes_back_through_json(kind: str, data: st.DataObject) -> 
     rows = msgspec.json.decode(msgspec.json.encode(to_json(table.to_pylist())))
     again = rows_to_arrow("t", rows, schema)
     assert str(again.to_pylist()) == str(table.to_pylist())
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime.max])
+def test_a_time_without_a_year_in_utc_is_refused_by_row_and_column(moment: datetime) -> None:
+    hours = 14 if moment == datetime.min else -14
+    rows = to_json([{"at": moment.replace(tzinfo=timezone(timedelta(hours=hours)))}])
+    with pytest.raises(SchemaMismatchError, match="outside the years 1 … 9999 UTC") as caught:
+        rows_to_arrow("t", rows, pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    assert caught.value.fields["column"] == "at"

@@ -30,6 +30,7 @@ from sparktxlog.codec.submits.requests import (
     OpenRequest,
     OperationRequest,
     arrow_text,
+    encode_request,
     microseconds,
     parse_level,
 )
@@ -65,7 +66,6 @@ _INLINE_BYTES = 256 << 10
 #: Shortest and longest pause between two attempts, seconds; least and most seconds for a rollback.
 _PAUSES_S = 0.05, 1.0
 _ROLLBACK_S = 5.0
-_encode = msgspec.json.Encoder().encode
 
 
 class _Opened(msgspec.Struct):
@@ -166,7 +166,7 @@ class HeldTransaction(RequestTransaction):
 
     def _send(self, operations: list[OperationRequest]) -> None:
         added = AddedOperations(operations=operations, first=self._operations)
-        self._ask("POST", "/operations", _encode(added))
+        self._ask("POST", "/operations", encode_request(added))
         self._operations += len(operations)
 
     def _is_full(self) -> bool:
@@ -243,7 +243,7 @@ class HeldTransaction(RequestTransaction):
         Raises:
             TransactionNotOpenError: It has ended; the message says how (definite).
         """
-        self._ask("POST", "/operations", _encode(AddedOperations(operations=[])))
+        self._ask("POST", "/operations", encode_request(AddedOperations(operations=[])))
 
     def _home(self) -> Http:
         """Return the node that holds it; the first call opens it there."""
@@ -261,7 +261,7 @@ class HeldTransaction(RequestTransaction):
             lease=self._lease_s,
         )
         try:
-            opened = self._repeated(node, "POST", _PATH, _encode(request))
+            opened = self._repeated(node, "POST", _PATH, encode_request(request))
             self._incarnation = msgspec.json.decode(opened, type=_Opened).incarnation
         except InvalidRequestError as error:
             # Its own first attempt may have arrived: nobody else has an id that was made here.
@@ -410,4 +410,4 @@ def _given(kind: OperationKind, rows: Any) -> list[Any] | pa.Table | pa.RecordBa
 
 
 def _size(given: list[Any] | pa.Table) -> int:
-    return len(_encode(given)) if isinstance(given, list) else int(given.nbytes)
+    return len(encode_request(given)) if isinstance(given, list) else int(given.nbytes)

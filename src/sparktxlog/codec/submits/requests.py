@@ -736,9 +736,23 @@ def microseconds(time: datetime | None) -> int | None:
     return (time - _EPOCH) // timedelta(microseconds=1)
 
 
-def encode_request(request: TransactionRequest) -> bytes:
-    """Return a request's JSON."""
-    return _encoder.encode(request)
+def encode_request(request: msgspec.Struct | list[Any]) -> bytes:
+    """Return the JSON of a request, or of rows in JSON's form.
+
+    Raises:
+        InvalidRequestError: A text of it has half a surrogate pair (definite).
+    """
+    try:
+        return _encoder.encode(request)
+    except UnicodeEncodeError as error:
+        text, at = str(error.object), error.start
+        raise InvalidRequestError(
+            f"the text {text[max(0, at - 20) : at + 20]!r} has half a surrogate pair, which is no "
+            "character",
+            hint="Decode texts with errors='strict' where they come from.",
+            field="text",
+            value=ascii(text[:80]),
+        ) from error
 
 
 def arrow_text(rows: pa.Table) -> str:

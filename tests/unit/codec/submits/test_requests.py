@@ -13,7 +13,13 @@ import pytest
 
 from sparktxlog.codec.containers.runs import RunLimits
 from sparktxlog.codec.containers.sections import write_section
-from sparktxlog.codec.submits.requests import decode_request, parse_level, prepare, request_of
+from sparktxlog.codec.submits.requests import (
+    decode_request,
+    encode_request,
+    parse_level,
+    prepare,
+    request_of,
+)
 from sparktxlog.codec.submits.transactions import PreparedTransaction
 from sparktxlog.errors import (
     InvalidNameError,
@@ -346,6 +352,15 @@ def test_bad_operations(operation: dict[str, Any], error: type[TxLogError], matc
     with pytest.raises(error, match=match) as caught:
         make(good, operation)  # the good one does not help: all or nothing
     assert caught.value.definite
+
+
+def test_half_a_surrogate_pair_is_no_text() -> None:
+    """Python makes such texts of bytes that are no UTF-8; nothing was sent."""
+    rows = [{"id": 1, "name": b"ab\xff".decode(errors="surrogateescape")}]
+    with pytest.raises(InvalidRequestError, match="half a surrogate pair") as caught:
+        encode_request(rows)
+    assert caught.value.definite and caught.value.fields["value"] == "'ab\\udcff'"
+    str(caught.value).encode()
 
 
 def test_numbers_of_operations_and_sizes() -> None:
