@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from sparktxlog.errors import InvalidNameError, NotFoundError
+import msgspec
+
+from sparktxlog.errors import InvalidNameError, InvalidRequestError, NotFoundError
+from sparktxlog.model.ids import LARGEST
 
 #: The table.
 RESTORE_POINTS = "sparktxlog_restore_points"
@@ -55,13 +58,41 @@ def point_key(name: str) -> str:
 
 
 def points_in(properties: Mapping[str, str]) -> list[RestorePoint]:
-    """Return the points among the properties of the table, by position; unfinished ones first."""
-    found = [
-        RestorePoint(name=key.removeprefix(_PREFIX), **json.loads(value))
-        for key, value in properties.items()
-        if key.startswith(_PREFIX)
-    ]
-    return sorted(found, key=lambda point: (point.position, point.name))
+    """Return the points among the properties of the table, by position; unfinished ones first.
+
+    What says no point is left out: `check_points` refuses it.
+    """
+    found = (_point_of(key, value) for key, value in properties.items() if key.startswith(_PREFIX))
+    points = [point for point in found if point is not None]
+    return sorted(points, key=lambda point: (point.position, point.name))
+
+
+def check_points(properties: Mapping[str, str | None]) -> None:
+    """Refuse properties of the table that are named as points and say none; None = removed.
+
+    Raises:
+        InvalidNameError, InvalidRequestError: One is (definite).
+    """
+    for key, value in properties.items():
+        if not key.startswith(_PREFIX) or value is None:
+            continue
+        point_key(name := key.removeprefix(_PREFIX))
+        if _point_of(key, value) is None:
+            raise InvalidRequestError(
+                f"property {key[:120]!r} with {value[:80]!r} says no restore point {name[:100]!r}",
+                hint="`sparktxlog restore-point create` makes one.",
+                field="properties",
+                value=value[:80],
+            )
+
+
+def _point_of(key: str, value: str) -> RestorePoint | None:
+    try:
+        said = json.loads(value)
+        point = msgspec.convert(said | {"name": key.removeprefix(_PREFIX)}, RestorePoint)
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+        return None
+    return point if 0 <= point.position <= LARGEST and 0 <= point.made_at <= LARGEST else None
 
 
 def find_point(name: str, properties: Mapping[str, str]) -> RestorePoint:

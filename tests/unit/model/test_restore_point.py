@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparktxlog.errors import InvalidNameError, NotFoundError
+from sparktxlog.errors import InvalidNameError, InvalidRequestError, NotFoundError
 from sparktxlog.model.restore_point import (
     RestorePoint,
+    check_points,
     find_point,
     keep_hours,
     point_key,
@@ -34,6 +35,41 @@ def test_points_are_properties_and_come_back_by_position() -> None:
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidNameError, match="cannot name"):
         point_key(name)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "yes",
+        "[]",
+        "7",
+        "{}",
+        "[" * 100_000,
+        '{"made_at": "now"}',
+        '{"made_at": -1}',
+        '{"made_at": 1, "position": 1.5}',
+        '{"made_at": 1, "position": -3}',
+        '{"made_at": 1, "note": null}',
+        '{"made_at": 1' + "0" * 30 + "}",
+    ],
+)
+def test_what_says_no_point_is_refused_and_left_out(value: str) -> None:
+    """Every user may set properties of a table; each worker's report looks at these."""
+    given = {"point.bad": value, point_key("before"): POINT.to_value()}
+    with pytest.raises(InvalidRequestError, match="'bad'") as caught:
+        check_points(given)
+    assert caught.value.definite and "restore-point create" in caught.value.hint
+    assert points_in(given) == [POINT]
+    with pytest.raises(InvalidNameError):
+        check_points({"point.a b": POINT.to_value()})
+    check_points({"point.bad": None, "team": value, point_key("x"): POINT.to_value()})
+
+
+def test_a_point_of_a_later_release_is_one() -> None:
+    assert points_in({"point.p": '{"made_at": 1, "name": "q", "more": [1]}'}) == [
+        RestorePoint(name="p", made_at=1)
+    ]
 
 
 def test_files_are_kept_since_the_oldest_point() -> None:

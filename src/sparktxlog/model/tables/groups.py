@@ -21,7 +21,7 @@ from sparktxlog.errors import (
     UnknownGroupError,
 )
 from sparktxlog.model.ids import full_table_name
-from sparktxlog.model.restore_point import RESTORE_POINTS
+from sparktxlog.model.restore_point import RESTORE_POINTS, check_points
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_properties import (
     GROUP_OF_TABLE,
@@ -225,13 +225,16 @@ def check_groups(before: Mapping[str, str], after: Mapping[str, str | None]) -> 
 
 
 def check_change(table: TableDefinition, properties: Mapping[str, str | None]) -> None:
-    """Refuse a change of a table that moves it to another group, or is no change of groups.
+    """Refuse a change of a table that moves it to another group, or of groups or restore points.
 
     Raises:
-        InvalidNameError, InvalidRequestError: As `check_groups`, or it moves (definite).
+        InvalidNameError, InvalidRequestError: As `check_groups` and `check_points`, or it moves
+            (definite).
     """
     if table.name == GROUPS:
         check_groups(dict(table.properties), properties)
+    if table.name == RESTORE_POINTS:
+        check_points(properties)
     for name in (GROUP_OF_TABLE, SITES_OF_TABLE):
         if name in properties:
             raise InvalidRequestError(
@@ -250,10 +253,22 @@ def check_new_table(table: TableDefinition, former: TableDefinition | None) -> N
     So a name says for ever where rows are, whichever of its tables they belong to.
 
     Raises:
-        InvalidRequestError: Or it is that of the groups, and says no groups (definite).
+        InvalidNameError, InvalidRequestError: Or it is one of the log's own, in another form
+            (definite).
     """
+    for own in (GROUPS, RESTORE_POINTS):
+        if table.name.lower() == own != table.name:
+            raise InvalidRequestError(
+                f"table {table.name!r} cannot be created: the log's own table is called {own!r}",
+                hint="Choose another name.",
+                table=table.name,
+                field="table",
+                value=table.name,
+            )
     if table.name == GROUPS:
         check_groups({}, dict(table.properties))
+    if table.name == RESTORE_POINTS:
+        check_points(dict(table.properties))
     if former is not None and sites_of(former) != sites_of(table):
         raise InvalidRequestError(
             f"table {table.name!r} cannot be in {_words(table)}: a dropped table of that name was "

@@ -156,3 +156,11 @@ _OF_WHOLE = "decimal(10,0) decimal(12,2) decimal(20,0) decimal(22,2)"
 def test_types_become_wider_ones_only(given: str, wanted: str) -> None:
     found = [kind for kind in _TYPES if widens(arrow_type(given), arrow_type(kind))]
     assert found == wanted.split()
+
+
+def test_no_property_of_the_table_of_restore_points_says_a_point_that_is_none() -> None:
+    points = replace(TABLE, name="sparktxlog_restore_points")
+    for table, value in ((TABLE, "yes"), (points, '{"made_at": 1}'), (points, None)):
+        assert prepare_change(request(properties={"point.p": value}), table).change is not None
+    with pytest.raises(InvalidRequestError, match="says no restore point"):
+        prepare_change(request(properties={"point.p": "yes"}), points)

@@ -482,6 +482,26 @@ def test_a_creation_after_a_drop_begins_with_the_next_schema_version() -> None:
         prepare(decode_request(body), ID.bytes, tables, RunLimits())
 
 
+@pytest.mark.parametrize(
+    ("name", "properties", "text"),
+    [
+        ("SparkTxLog_Groups", {}, "is called 'sparktxlog_groups'"),
+        ("default.SPARKTXLOG_RESTORE_POINTS", {}, "is called 'sparktxlog_restore_points'"),
+        ("sparktxlog_restore_points", {"point.p": "yes"}, "says no restore point"),
+        ("sparktxlog_groups", {"group.g": "yes"}, "says no group"),
+    ],
+)
+def test_the_log_s_own_tables_are_not_made_in_another_form(
+    name: str, properties: dict[str, str], text: str
+) -> None:
+    """Names ignore case, and what all sites agree on is looked for under one."""
+    columns = [{"name": "name", "type": "string"}]
+    create = op("create_table", name, columns=columns, properties=properties)
+    body = msgspec.json.encode({"operations": [create]})
+    with pytest.raises(InvalidRequestError, match=text):
+        prepare(decode_request(body), ID.bytes, TABLES, RunLimits())
+
+
 def test_a_creation_looks_at_no_other_table() -> None:
     """There may be tens of thousands; those that the transaction creates are known in it."""
 
