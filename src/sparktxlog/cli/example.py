@@ -14,6 +14,7 @@ from typing import Any
 
 from sparktxlog.config import SETTINGS, Setting, load_config
 from sparktxlog.errors import ConfigError
+from sparktxlog.files.durability import storage_error, storing
 from sparktxlog.model.ids import check_new_name, check_node_id
 
 _GIVEN = ("node-id", "master-url", "data-dir", "client-token-file")
@@ -83,6 +84,7 @@ def write_examples(
 
     Raises:
         ConfigError: A file is there already, or a value is wrong; nothing was written (definite).
+        DiskFullError, StorageError: A file cannot be written; a new one is whole, or not there.
     """
     there = [site.path for site in sites if site.path.exists()]
     if there and not force:
@@ -105,20 +107,41 @@ def write_examples(
             secret_file=secret_file,
         )
     for site in sites:
-        site.path.parent.mkdir(parents=True, exist_ok=True)
+        with storing(site.path.parent):
+            site.path.parent.mkdir(parents=True, exist_ok=True)
         write_token(site.token_file)
     if secret_file is not None:
         write_token(secret_file)
     for path, text in texts.items():
-        path.write_text(text)
+        _write(path, os.O_TRUNC, 0o666, text)
 
 
 def write_token(path: Path) -> None:
-    """Write a new secret that only this user can read; an existing one stays, others know it."""
+    """Write a new secret that only this user can read; an existing one stays, others know it.
+
+    Raises:
+        DiskFullError, StorageError: It is not there (definite).
+    """
     with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _write(path, os.O_EXCL, 0o600, secrets.token_urlsafe(32) + "\n")
+
+
+def _write(path: Path, how: int, mode: int, text: str) -> None:
+    """Write a file; a new one is there as a whole, or not at all."""
+    is_new = not path.exists()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | how, mode)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise storage_error(error, path) from error
+    try:
         with os.fdopen(descriptor, "w") as target:
-            target.write(secrets.token_urlsafe(32) + "\n")
+            target.write(text)
+    except OSError as error:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise storage_error(error, path) from error
 
 
 def places_in(store: str) -> dict[str, str]:

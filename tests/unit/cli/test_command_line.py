@@ -6,6 +6,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -464,6 +466,34 @@ def test_init_writes_a_token_of_this_user(tmp_path: Path, monkeypatch: pytest.Mo
     # Clients know the token: it is not replaced with the file.
     assert invoke(monkeypatch, "init", str(path), "--force") == 0
     assert token_file.read_text().strip() == token
+
+
+@pytest.mark.parametrize("limit", [20, 1_000])
+def test_init_leaves_no_part_of_a_file_where_the_disk_is_full(tmp_path: Path, limit: int) -> None:
+    """An empty token, or a configuration without its peers, would be taken for a whole one."""
+    program = (
+        "import resource, sys\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "from sparktxlog.cli import main\n"
+        "sys.argv = ['sparktxlog', 'init', 'node.toml']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "[storage] node.to" in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["node.token"] * (limit > 20)
+    assert all(path.stat().st_size > 40 for path in tmp_path.iterdir())
+
+
+def test_init_where_nothing_can_be_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for arguments in (("file/node.toml",), ("file", "--sites", "2"), ("/proc/node.toml",)):
+        monkeypatch.chdir(tmp_path)
+        assert invoke(monkeypatch, "init", *arguments) == 1
+        assert "[storage]" in capsys.readouterr().err
 
 
 def test_init_writes_sites_that_find_each_other(
