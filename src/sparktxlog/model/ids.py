@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, NewType
 
 import msgspec
@@ -149,6 +150,22 @@ def check_node_id(name: str) -> NodeId:
             value=str(name)[:80],
         )
     return NodeId(name)
+
+
+def without_case(name: str) -> str:
+    """Return a name as Spark compares names: it takes two for one if these are equal.
+
+    More are than by lower case alone: Java compares both cases of each character, so that `ı`, `İ`
+    and `i` are one, and `ſ` and `s`.
+    """
+    return name.lower() if name.isascii() else "".join(map(_without_case, name))
+
+
+@lru_cache(maxsize=1 << 14)
+def _without_case(character: str) -> str:
+    # What becomes several characters, as ß does, stays as it is in Java.
+    forms = (character.upper(), character.title(), character)
+    return next(form for form in forms if len(form) == 1).lower()[0]
 
 
 def check_column_name(name: str) -> str:

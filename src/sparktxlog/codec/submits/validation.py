@@ -29,6 +29,7 @@ from sparktxlog.model.ids import (
     RESERVED_PREFIX,
     check_new_name,
     table_name,
+    without_case,
 )
 from sparktxlog.model.tables.table import TableDefinition, Tables
 from sparktxlog.model.tables.table_properties import check_comment, check_properties
@@ -151,6 +152,9 @@ def check_definition(definition: TableDefinition) -> None:
         check_comment(definition.name, column.comment, column.name)
     check_properties(definition.name, dict(definition.properties))
     schema = arrow_schema(definition)
+    _check_alike(definition.name, [column.name for column in definition.columns])
+    for kind in schema.types:
+        _check_nested(definition.name, kind)
     fields = sum(map(_fields, schema.types))
     if fields > _MAX_FIELDS:
         raise SchemaMismatchError(
@@ -221,6 +225,27 @@ def _check_clustering(definition: TableDefinition, schema: pa.Schema) -> None:
             table=definition.name,
             field="cluster_by",
         )
+
+
+def _check_alike(table: str, names: Sequence[str]) -> None:
+    """Refuse two names that Spark takes for one: it could not MERGE such a table."""
+    known = dict[str, str]()
+    for name in names:
+        other = known.setdefault(without_case(name), name)
+        if other != name:
+            raise SchemaMismatchError(
+                f"table {table!r}: Spark takes {name!r} for {other!r}, as it ignores case",
+                hint="Choose another name for one of them.",
+                table=table,
+                column=name,
+            )
+
+
+def _check_nested(table: str, kind: pa.DataType) -> None:
+    if pa.types.is_struct(kind):
+        _check_alike(table, [field.name for field in kind])
+    for index in range(kind.num_fields):
+        _check_nested(table, kind.field(index).type)
 
 
 def _fields(kind: pa.DataType) -> int:

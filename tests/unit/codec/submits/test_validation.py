@@ -122,6 +122,30 @@ def test_keys_and_partitions_need_an_equality(
     assert caught.value.fields.get("column") == column
 
 
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ((("i", "int"), ("ı", "int")), "takes 'ı' for 'i'"),
+        ((("İ", "int"), ("i", "int")), "takes 'i' for 'İ'"),
+        ((("ſum", "int"), ("Sum", "int")), "takes 'Sum' for 'ſum'"),
+        ((("a", "array<struct<x:int,k:map<int,struct<ſ:int,s:int>>>>"),), "takes 's' for 'ſ'"),
+    ],
+)
+def test_names_that_spark_takes_for_one(columns: tuple[tuple[str, str], ...], text: str) -> None:
+    """No worker could apply a second upsert: the table would stand still at all sites."""
+    made = tuple(Column(name=name, type=kind) for name, kind in columns)
+    with pytest.raises(SchemaMismatchError, match=text) as caught:
+        check_definition(TableDefinition(name="t", columns=made))
+    assert caught.value.definite and caught.value.fields["table"] == "t"
+
+
+def test_names_that_spark_tells_apart() -> None:
+    names = ("ss", "ß", "ﬁ", "fi", "é", "e", "ŉ", "ij")
+    check_definition(
+        TableDefinition(name="t", columns=tuple(Column(name=n, type="int") for n in names))
+    )
+
+
 def test_an_unknown_type() -> None:
     definition = TableDefinition(name="t", columns=(Column(name="i", type="money"),))
     with pytest.raises(SchemaMismatchError):
