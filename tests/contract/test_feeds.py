@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -544,7 +545,7 @@ def test_the_last_page_stays_and_a_lost_image_is_found(
 
 
 def test_a_retention_says_something(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in ({}, {"days": 0}, {"size_bytes": -1}):
+    for given in ({}, {"days": 0}, {"days": math.inf}, {"days": math.nan}, {"size_bytes": -1}):
         with pytest.raises(InvalidRequestError):
             Retention(**given)
     assert invoke(monkeypatch, "feed", "prune", place, "--keep-days", "1", "--json") == 1

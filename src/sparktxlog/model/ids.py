@@ -228,8 +228,15 @@ def local_path(path: str, field: str = "path") -> str:
         field: Name of the setting, option or argument.
 
     Raises:
-        InvalidRequestError: It is elsewhere, such as in an object store (definite).
+        InvalidRequestError: It is empty, or elsewhere, such as in an object store (definite).
     """
+    if not path:
+        raise InvalidRequestError(
+            f"{field} is empty",
+            hint="Give a path; . is the present directory.  Is a variable of the shell not set?",
+            field=field,
+            value=path,
+        )
     match = _PLACE.match(path)
     if match is None:
         return path

@@ -127,6 +127,12 @@ def test_nodes() -> None:
         example_config(node_id="CON", port=1)
 
 
+def test_no_place_is_not_the_present_directory() -> None:
+    with pytest.raises(InvalidRequestError, match="lake is empty"):
+        local_path("", "lake")
+    assert local_path(".") == "."
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [

@@ -12,6 +12,7 @@ removes those.  Nobody else writes meanwhile: a page under way has contents and 
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,9 +52,12 @@ class Retention:
                 hint="Name --keep-days, --keep-bytes or both.",
             )
         for name, value in given.items():
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value < math.inf:
                 raise InvalidRequestError(
-                    f"{name} {value:g} is not above 0", field=name, value=value
+                    f"{name} {value:g} is no number above 0",
+                    hint="Leave the option out to keep everything.",
+                    field=name,
+                    value=value,
                 )
 
 
