@@ -81,11 +81,11 @@ def node_address(url: str) -> SplitResult:
     Raises:
         InvalidRequestError: It is not a URL of a node (definite).
     """
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        port = -1
+        parts, port = SplitResult("", "", "", "", ""), -1
     if "@" in parts.netloc:
         raise InvalidRequestError(
             f"the URL of a node at {parts.hostname} has a user or a password, and takes none",

@@ -62,7 +62,9 @@ def test_answers_of_something_else(body: bytes) -> None:
     assert type(found) is TransportError and found.fields["status"] == 502
 
 
-@pytest.mark.parametrize("url", ["", "localhost:7070", "ftp://x", "http://", "http://x:99999"])
+@pytest.mark.parametrize(
+    "url", ["", "localhost:7070", "ftp://x", "http://", "http://x:99999", "http://[::1"]
+)
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(InvalidRequestError):
         Http(url)

@@ -62,7 +62,7 @@ class PageGuard:
                 hint="Call it by its address, or by the name in its master-url.",
                 value=host[:80],
             )
-        if origin and urlsplit(origin).netloc != host:
+        if origin and _authority(origin) != host:
             raise ForeignPageError(
                 f"the web page {origin[:80]!r} may not call this node",
                 hint="Web pages of other sites have no access; call the node from a program.",
@@ -83,6 +83,14 @@ class PageGuard:
         name = match[1] or match[2]
         assert self._names is not None
         return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+
+def _authority(origin: str) -> str | None:
+    """Return host and port of an `Origin`, None = it has none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # brackets that hold no address
+        return None
 
 
 def _is_address(host: str) -> bool:

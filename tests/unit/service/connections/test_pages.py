@@ -56,6 +56,8 @@ def test_names_that_a_node_on_loopback_answers_to(host: str, good: bool) -> None
         ({"host": "a:1", "origin": "https://A:1"}, None),
         ({"host": "a:1", "origin": "http://a:2"}, ForeignPageError),
         ({"host": "a:1", "origin": "null"}, ForeignPageError),
+        ({"host": "a:1", "origin": "http://[a"}, ForeignPageError),
+        ({"host": "[a", "origin": "http://[a"}, ForeignPageError),
         ({"origin": "http://a"}, ForeignPageError),
         ({"content_length": "2"}, UnsupportedTypeError),
         ({"transfer_encoding": "chunked"}, UnsupportedTypeError),
