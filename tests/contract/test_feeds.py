@@ -170,6 +170,22 @@ def test_a_position_or_a_time_is_the_end_of_a_run(shipped: FeedStore) -> None:
     assert target_of(shipped, naive).position == 9
 
 
+def test_a_clock_that_was_set_back_lets_nothing_in_that_was_ordered_later(
+    feed: FeedStore, log: SmallLog
+) -> None:
+    """As where a feed goes on at another node, whose clock is behind."""
+    ordered = (0, 1, 9, 3, 4, 5, 700)
+    with feed.writing() as writer:
+        writer.begin(IDENTITY)
+        for seconds in ordered:
+            page = log.page(1)
+            (run,) = page.runs
+            runs = (replace(run, ordered_at=ORDERED_US + seconds * 1_000_000),)
+            log.ship(writer, replace(page, runs=runs))
+    assert [target_of(feed, _time(at)).position for at in (1, 3, 8)] == [6, 6, 6]
+    assert [target_of(feed, _time(at)).position for at in (9, 699, 700)] == [18, 18, 21]
+
+
 @pytest.mark.parametrize(
     ("at", "kind", "said"),
     [

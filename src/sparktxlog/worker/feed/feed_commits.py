@@ -26,14 +26,11 @@ from sparktxlog.storage.commit_tables.twin import make_plain_twin
 from sparktxlog.worker.backup.commit_table_images import restore_commit_tables
 from sparktxlog.worker.backup.image import Image, ImageCommitTable
 from sparktxlog.worker.feed.feed_page import FeedPage
-from sparktxlog.worker.feed.feed_points import FeedRoute
+from sparktxlog.worker.feed.feed_points import CLOCKS_US, FeedRoute
 from sparktxlog.worker.feed.feed_store import FeedStore
 from sparktxlog.worker.feed.shipped_files import fetch_files
 from sparktxlog.worker.lakes.lake_places import bucket_at, is_in_bucket
 
-#: Until so long after an image was made pages are read for versions that it has too soon,
-#: microseconds: clocks differ, and runs have that of the node that was asked.
-_LATER_US = 600_000_000
 #: What the place of the tables is called in errors.
 _FIELD = "commit-tables"
 
@@ -74,7 +71,8 @@ def commit_tables_at(feed: FeedStore, route: FeedRoute) -> list[CommitTableAt]:
     later = dict[str, int]()
     for page in _readable(feed, route):
         end = page.last
-        is_late = image is not None and page.made_at > image.created_at + _LATER_US
+        # An image may have versions too soon until so long after it was made.
+        is_late = image is not None and page.made_at > image.created_at + CLOCKS_US
         if page.first > target and (is_late or not of_image):
             break
         for version in page.versions:

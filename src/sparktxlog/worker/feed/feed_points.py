@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sparktxlog.codec.run_chain import RunEnd
 from sparktxlog.errors import CorruptLogError, InvalidRequestError, NotFoundError
+from sparktxlog.files.ahead import read_ahead
 from sparktxlog.model.shown import time_text
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.feed.feed_page import LOG_BEGINNING, FeedPage, ReportedSignatures
@@ -16,6 +18,10 @@ from sparktxlog.worker.feed.feed_store import FeedStore, Seen
 
 #: Pages in which signatures are looked for, before and after a target's.
 _PAGES_BEFORE, _PAGES_AFTER = 60, 15
+#: So much clocks may differ, microseconds: runs have that of the node that was asked.
+CLOCKS_US = 600_000_000
+#: Pages that are read at the same time.
+_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +139,8 @@ def _at_time(feed: FeedStore, firsts: list[int], at: str) -> RunEnd:
             field="at",
             value=at,
         )
-    # The first page whose last run was ordered later; the one before ends before it.
-    index = bisect_right(firsts, limit, key=lambda first: feed.page(first).end.ordered_at)
+    # The first page with a run that was ordered later; the one before ends before it.
+    index = first_after(feed, firsts, limit)
     if index == len(firsts):
         return last.end
     page = feed.page(firsts[index])
@@ -153,6 +159,27 @@ def _at_time(feed: FeedStore, firsts: list[int], at: str) -> RunEnd:
         field="at",
         value=at,
     )
+
+
+def first_after(feed: FeedStore, firsts: Sequence[int], limit_us: int) -> int:
+    """Return the index of the first page with a run that was ordered after a time.
+
+    Clocks are set back, and a feed goes on at another node, whose clock may be behind: so pages
+    before that one are looked at, too, as far back as clocks may differ.
+
+    Args:
+        firsts: First positions of all pages, ascending.
+        limit_us: Microseconds since 1970 UTC.
+    """
+    index = bisect_right(firsts, limit_us, key=lambda first: feed.page(first).end.ordered_at)
+    found, before = index, range(index - 1, -1, -1)
+    pages = read_ahead(lambda at: feed.page(firsts[at]), before, at_once=_AHEAD, name="pages")
+    for at, page in zip(before, pages, strict=False):
+        if any(end.ordered_at > limit_us for end in page.ends):
+            found = at
+        if page.end.ordered_at <= limit_us - CLOCKS_US:
+            break
+    return found
 
 
 def whole_until(last: FeedPage, seen: Seen | None) -> int:

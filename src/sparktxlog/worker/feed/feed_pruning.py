@@ -22,6 +22,7 @@ from sparktxlog.errors import CorruptLogError, InvalidRequestError, LockedError,
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.restoring import damaged_files
 from sparktxlog.worker.feed.feed_page import FeedPage
+from sparktxlog.worker.feed.feed_points import first_after
 from sparktxlog.worker.feed.feed_store import FeedStore, FeedWriter, Pruned, content_name
 
 _logger = logging.getLogger(__name__)
@@ -158,7 +159,7 @@ def _position_at(feed: FeedStore, firsts: Sequence[int], limit_us: int) -> int:
 
     Ends of pages only: a page holds a second or so of the log.
     """
-    index = bisect_right(firsts, limit_us, key=lambda first: feed.page(first).end.ordered_at)
+    index = first_after(feed, firsts, limit_us)
     return firsts[0] - 1 if index == 0 else feed.page(firsts[index - 1]).last
 
 
