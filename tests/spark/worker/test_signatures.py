@@ -185,3 +185,20 @@ def test_some_rows_are_counted_beside_a_job_or_once_more(
     # With 2, as if a stage had run twice.
     assert counting.found(told or 1) == one
     assert ("counted again" in caplog.text) is counted_again
+
+
+def test_rows_that_adaptive_execution_left_out_are_counted_again(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's own setting; tests have another one.  Its plan ends where a join has no rows."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.adaptive.enabled", "true")
+    session.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    definition = table("t", "id bigint, a array<int>")
+    direct = signed(spark, definition, [(1, [1, None]), (2, None)], tmp_path)
+    frame = session.read.parquet(str(tmp_path / "rows.parquet"))
+    counting = CountedBeside(frame, definition, F.lit(True))
+    nothing = frame.where("id > 2").select("id")
+    counting.rows.join(nothing, "id").write.parquet(str(tmp_path / "written"))
+    assert counting.found(0) == EMPTY_SIGNATURE and "counted" not in caplog.text
+    assert counting.found(2) == direct and "counted again" in caplog.text

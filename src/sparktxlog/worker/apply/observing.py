@@ -8,8 +8,10 @@ from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Observation
 
+from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
     hash_columns,
@@ -34,13 +36,16 @@ _PATIENCE_S = 30.0
 def result_of(observation: Observation) -> Mapping[str, Any] | None:
     """Return what a job that has ended has observed, None if Spark lost it.
 
-    `Observation.get` alone waits without an end.
+    `Observation.get` alone waits without an end, and fails where adaptive execution left the
+    observed rows out of the plan, because what they are joined with turned out to be none.
     """
-    found: Future[Mapping[str, Any]] = Future()
+    found: Future[Mapping[str, Any] | None] = Future()
 
     def wait() -> None:
         try:
             found.set_result(observation.get)
+        except Py4JJavaError:
+            found.set_result(None)
         except Exception as error:  # noqa: BLE001 - the caller gets it
             found.set_exception(error)
 
@@ -100,6 +105,8 @@ class CountedBeside:
         Args:
             rows: How many there are.
         """
+        if not rows:
+            return EMPTY_SIGNATURE
         found = counted(self._observation, rows)
         if found is None:
             return signature_of(self._counted, self._definition)
