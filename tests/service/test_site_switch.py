@@ -304,7 +304,7 @@ def test_writers_follow_a_name_that_gets_another_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is looked up when the old site's machine ends the connections, and not before."""
-    address = {"log.example.com": "127.0.0.2"}
+    address = {"log.localhost": "127.0.0.2"}
     resolve = socket.getaddrinfo
 
     def resolved(host: Any, *rest: Any, **more: Any) -> Any:
@@ -319,13 +319,13 @@ def test_writers_follow_a_name_that_gets_another_address(
             new = Door("127.0.0.3", old.port, _port(f))
             await new.start()
             try:
-                async with _writing(b, f"http://log.example.com:{old.port}"):
+                async with _writing(b, f"http://log.localhost:{old.port}"):
                     url = b.config.master_url
                     done = await asyncio.to_thread(
                         SiteSwitch(url, "A", "F", keep=False, wait_s=60).run
                     )
                     assert done.finished
-                    address["log.example.com"] = "127.0.0.3"
+                    address["log.localhost"] = "127.0.0.3"
                     await old.stop()
             finally:
                 await new.stop()
