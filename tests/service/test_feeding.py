@@ -199,14 +199,14 @@ def test_signatures_of_a_feed_are_of_a_replica_with_all_tables(
             await create(a)
             await at(a, append, 1)
             some = await report(a, "main", a.config.lake_dir, ("gold.*",), tables={})
-            a.all_replicas.take_report(some)
+            await a.all_replicas.take_report(some)
             await once(place, a.config.master_url)
             page = place.last_page()
             assert page is not None and not page.signatures
             await at(a, append, 2)
-            a.all_replicas.take_report(await report(a, "all", tmp_path / "all"))
+            await a.all_replicas.take_report(await report(a, "all", tmp_path / "all"))
             broken = await report(a, "broken", tmp_path / "broken")
-            a.all_replicas.take_report(replace(broken, chain_hash="ab" * 32))
+            await a.all_replicas.take_report(replace(broken, chain_hash="ab" * 32))
             await once(place, a.config.master_url)
             page = place.last_page()
             assert page is not None

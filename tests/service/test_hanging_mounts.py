@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from tests.service.test_catalog_api import Caller, catalog
 from tests.support.delta_writer import StagedTable, path_of
 from tests.support.hanging_mount import hanging
+from tests.support.replica_lakes import report_of
 from tests.verification.fuzz import samples
 
 from sparktxlog.runtime import loop_threads
 
 TABLE = samples.TABLE | {"table": "rows"}
 LISTED = "/api/2.1/unity-catalog/tables?catalog_name=tx&schema_name=default"
+REPORTS = "/v1/worker/reports"
 _MOST_S = 5.0
 
 
@@ -112,6 +115,33 @@ def test_all_of_a_directory_hangs(tmp_path: Path, which: str) -> None:
                 assert stuck and all(str(directory) in one["path"] for one in stuck)
             await _until_back(caller)
             assert (await caller.commit(body))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_lake_of_a_replica_whose_mount_hangs(tmp_path: Path) -> None:
+    """Its worker is told so; the node looks at each lake once after its start."""
+
+    async def main() -> None:
+        async with catalog(tmp_path) as caller:
+            other = await caller.create("other")
+            await caller.ask("POST", "/v1/transactions", {"operations": [TABLE]})
+            node, lake = caller.node, tmp_path / "mount/lake"
+            lake.mkdir(parents=True)
+            said = to_builtins(report_of(node.status(), 0)) | {"tables": {}}
+            body = said | {"name": "reports", "worker_id": "r", "lake": str(lake)}
+            with hanging(lake.parent):
+                asked = asyncio.create_task(caller.ask("POST", REPORTS, body))
+                await asyncio.sleep(0.2)  # it waits
+                await _goes_on(caller, other, 1)
+                status, problem = await asked
+                assert (status, problem["title"], problem["definite"]) == (503, "files-stuck", True)
+                assert str(lake) in problem["detail"]
+                own = body | {"name": "main", "worker_id": "w", "lake": str(node.config.lake_dir)}
+                assert (await caller.ask("POST", REPORTS, own))[0] == 200
+            await _until_back(caller)
+            status, answer = await caller.ask("POST", REPORTS, body)
+            assert (status, answer["verdict"]) == (200, "IN_SYNC"), answer
 
     asyncio.run(main())
 

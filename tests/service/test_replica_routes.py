@@ -565,7 +565,7 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
                 with pytest.raises(
                     InvalidRequestError, match="this node shows and lends"
                 ) as caught:
-                    a.all_replicas.take_report(replace(report, worker_id="other", lake=lake))
+                    await a.all_replicas.take_report(replace(report, worker_id="other", lake=lake))
                 assert caught.value.definite and caught.value.fields["field"] == "lake"
                 assert "lake-dir" in caught.value.hint
             worker_in(own, "w")
@@ -573,13 +573,15 @@ def test_only_the_worker_of_the_node_s_lake_is_believed(tmp_path: Path) -> None:
             link.symlink_to(own)
             # The worker's machine may see it at another place, or not say where.
             for lake in (str(own), str(link), "/mnt/of/another/machine", ""):
-                assert (
-                    a.all_replicas.take_report(replace(report, lake=lake))["verdict"] == "IN_SYNC"
-                ), lake
+                assert (await a.all_replicas.take_report(replace(report, lake=lake)))[
+                    "verdict"
+                ] == "IN_SYNC", lake
             copied = worker_in(tmp_path / "copied", "w")
             for worker_id, lake in (("other", other), ("other", "/mnt/lake"), ("w", copied)):
                 with pytest.raises(InvalidRequestError):
-                    a.all_replicas.take_report(replace(report, worker_id=worker_id, lake=lake))
+                    await a.all_replicas.take_report(
+                        replace(report, worker_id=worker_id, lake=lake)
+                    )
             (line,) = a.status()["replicas"]
             assert line["worker_id"] == "w"
 

@@ -69,9 +69,9 @@ def test_replicas_of_a_site_are_listed_read_lent_and_forgotten(tmp_path: Path) -
             await create(a)
             main = await report(a, "main", a.config.lake_dir)
             other = tmp_path / "reports"
-            assert a.all_replicas.take_report(main)["verdict"] == "IN_SYNC"
+            assert (await a.all_replicas.take_report(main))["verdict"] == "IN_SYNC"
             found = await report(a, "reports", other, follows=True)
-            assert a.all_replicas.take_report(found)["verdict"] == "IN_SYNC"
+            assert (await a.all_replicas.take_report(found))["verdict"] == "IN_SYNC"
             both = [("A", "main", "IN_SYNC"), ("A", "reports", "IN_SYNC")]
             assert lines(a) == both
             await until(lambda: lines(b) == both)
@@ -137,7 +137,7 @@ async def check_copies(a: Node, b: Node, other: Path) -> None:
 async def check_forgetting(a: Node, b: Node, found: OwnReport) -> None:
     with pytest.raises(InvalidRequestError, match="runs"):
         await a.all_replicas.forget("reports")
-    a.all_replicas.take_report(replace(found, follows=False))
+    await a.all_replicas.take_report(replace(found, follows=False))
     assert {one.replica for one in a.log.holders.all()} == {"A", "A/reports", "B"}
     await until(lambda: len(b.log.holders.all()) == 3)
     await a.all_replicas.forget("reports")
@@ -156,13 +156,13 @@ def test_a_ninth_replica_of_a_peer_is_left_out_and_its_site_is_heard(tmp_path: P
             for number in range(MOST_REPLICAS - 1):
                 name = f"r{number}"
                 one = replace(found, name=name, worker_id=name, lake=str(tmp_path / name))
-                a.all_replicas.take_report(one)
+                await a.all_replicas.take_report(one)
             ninth = replace(found, name="z", worker_id="z", lake=str(tmp_path / "z"))
             held = dict(a.base.state.values)
             with pytest.raises(InvalidRequestError, match="at most 8"):
-                a.all_replicas.take_report(ninth)
+                await a.all_replicas.take_report(ninth)
             assert a.base.state.values == held and "z" not in a.replicas.lakes
-            a.all_replicas.take_report(await report(a, "main", a.config.lake_dir))
+            await a.all_replicas.take_report(await report(a, "main", a.config.lake_dir))
             await until(lambda: len(lines(b)) == MOST_REPLICAS)
             # A peer of another release may have more.
             post = await b.peering.on_envelope(
@@ -181,11 +181,11 @@ def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) ->
         async with cluster(tmp_path, "A", **SETTINGS) as nodes:
             a = nodes["A"]
             await create(a)
-            a.all_replicas.take_report(await report(a, "gold", tmp_path / "g", ("gold.*",)))
+            await a.all_replicas.take_report(await report(a, "gold", tmp_path / "g", ("gold.*",)))
             same = await report(a, "same", tmp_path / "s", ("default.t",))
-            a.all_replicas.take_report(same)
+            await a.all_replicas.take_report(same)
             behind = await report(a, "main", a.config.lake_dir)
-            a.all_replicas.take_report(replace(behind, position=0, chain_hash="", tables={}))
+            await a.all_replicas.take_report(replace(behind, position=0, chain_hash="", tables={}))
             # `same` has all tables that there are; `gold` has none of them.
             ticket = await a.order_copy("main of A", forced=True)
             assert ticket.lease.replica == "A/same"
@@ -201,7 +201,7 @@ def test_a_replica_with_a_set_lends_to_nobody_that_holds_more(tmp_path: Path) ->
             # A reader that waits for one replica hears of its report.
             waits = asyncio.create_task(a.snapshot(None, behind.position, 60.0, replica="main"))
             await asyncio.sleep(0)
-            a.all_replicas.take_report(behind)
+            await a.all_replicas.take_report(behind)
             assert (await waits)["replica"] == "main"
             with pytest.raises(NotAppliedError, match="'gold' has applied position"):
                 await a.snapshot(None, behind.position + 1, 0.0, replica="gold")
@@ -241,11 +241,11 @@ def test_applied_k_counts_sites_and_not_replicas(
             end = a.base.ordered.value
             await until(lambda: a.base.published.value == b.base.published.value == end)
             for name, lake in (("main", a.config.lake_dir), ("reports", tmp_path / "reports")):
-                a.all_replicas.take_report(await report(a, name, lake))
+                await a.all_replicas.take_report(await report(a, name, lake))
             assert a.replicas.applied(1) == end and a.replicas.applied(2) == 0
             for ask in (commit, post):
                 assert (await asyncio.to_thread(ask))[1] is True, "that is one site"
-            b.all_replicas.take_report(await report(b, "main", b.config.lake_dir))
+            await b.all_replicas.take_report(await report(b, "main", b.config.lake_dir))
             await until(lambda: a.replicas.applied(2) == end)
             for ask in (commit, post):
                 assert await asyncio.to_thread(ask) == ("applied", False)
@@ -263,7 +263,7 @@ def test_a_reader_waits_for_what_a_replica_with_a_set_has(tmp_path: Path) -> Non
             only = await report(a, "main", a.config.lake_dir, ("default.t", "gold.*"))
             await a.submit(create_of("u"), level=Level.ORDERED, timeout=30)
             await until(lambda: a.base.published.value > only.position)
-            a.all_replicas.take_report(only)
+            await a.all_replicas.take_report(only)
             begun = monotonic()
             shown = await a.snapshot(None, only.position, 60.0, table="t")
             assert (shown["position"], monotonic() - begun < 10) == (only.position, True)

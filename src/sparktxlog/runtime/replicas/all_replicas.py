@@ -93,13 +93,13 @@ class AllReplicas:
 
     # -- reports -----------------------------------------------------------------------------------
 
-    def take_report(self, report: OwnReport) -> ReportAnswer:
+    async def take_report(self, report: OwnReport) -> ReportAnswer:
         """Take a report that a worker sent to this node; answer as `accept_report`.
 
         Raises:
-            InvalidRequestError: As `Registration.take` (definite).
+            InvalidRequestError, StuckFilesError: As `Registration.take` (definite).
         """
-        if report.node_id == self._node_id and (writes := self._registration.take(report)):
+        if report.node_id == self._node_id and (writes := await self._registration.take(report)):
             self._core.executor.write_then(writes, partial(self._registered, report.name))
         return self.accept_report(report.for_peers())
 

@@ -2,6 +2,8 @@
 
 The main replica is in the node's own lake.  Another one is registered with its first report, and
 keeps its name and its lake until somebody forgets it: its worker holds the log back until then.
+
+Where lakes are is looked at in threads: a mount that hangs holds up its own worker only.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sparktxlog.errors import ConfigError, InvalidRequestError, NotFoundError
+from sparktxlog.errors import ConfigError, InvalidRequestError, NotFoundError, StuckFilesError
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.replicas import (
     MAIN,
@@ -40,13 +42,16 @@ class Registration:
         self._believed: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         #: Name → machine and process that reported last.
         self._runs_on: dict[str, str] = {}
+        #: Lake of this site → its path without links, as it was when it was looked at last.
+        self._places: dict[str, str] = {}
 
-    def take(self, report: OwnReport) -> list[Write]:
+    async def take(self, report: OwnReport) -> list[Write]:
         """Check a report, and register its replica; return the writes that keep that.
 
         Raises:
             InvalidRequestError: Its name or its lake is another worker's, its set of tables is
                 none, or there are too many replicas (definite).
+            StuckFilesError: The mount of its lake does not answer (definite).
         """
         given, writes = (report.worker_id, report.lake, report.only), list[Write]()
         if given != self._believed.get(report.name):
@@ -55,13 +60,37 @@ class Registration:
             if report.name == MAIN:
                 if not report.lake:
                     return []
-                self._check_main(report)
+                await self._check_main(report)
             else:
-                self._check_named(report)
+                self._check_place(report)
+                self._check_named(report, await self._look_at(report))
                 writes = self._replicas.register(report.name, report.lake)
             self._believed[report.name] = given
         self._runs_on[report.name] = report.runs_on
         return writes
+
+    async def _look_at(self, report: OwnReport) -> str:
+        """Return where the lake of a report is; those of others are known then, too.
+
+        Raises:
+            StuckFilesError: The mount of its own one does not answer (definite).
+        """
+        place: str = await self._base.run_on_files(report.lake, _place, report.lake)
+        # Others may be registered meanwhile; after the last look nothing is awaited.
+        while unknown := [one for one in self._lakes().values() if one not in self._places]:
+            for lake in unknown:
+                try:
+                    self._places[lake] = await self._base.run_on_files(lake, _place, lake)
+                except StuckFilesError:  # as it is written: its own worker is told
+                    self._places[lake] = os.path.normpath(lake)
+        if report.lake in self._places:  # a link may lead elsewhere by now
+            self._places[report.lake] = place
+        return place
+
+    def _lakes(self) -> dict[str, str]:
+        """Return name and lake of each replica of this site."""
+        config = self._base.config
+        return {MAIN: config.lake_url or str(config.lake_dir), **self._replicas.lakes}
 
     def check_forgettable(self, name: str) -> None:
         """Refuse to forget a replica that is not known, or whose worker runs.
@@ -97,7 +126,7 @@ class Registration:
 
     # -- checks ------------------------------------------------------------------------------------
 
-    def _check_main(self, report: OwnReport) -> None:
+    async def _check_main(self, report: OwnReport) -> None:
         """Refuse a main replica whose tables are not those that this node shows and lends."""
         config = self._base.config
         if config.lake_url is not None:
@@ -112,12 +141,7 @@ class Registration:
                 )
             return
         lake = config.lake_dir
-        is_same = _place(report.lake) == _place(str(lake))
-        if not is_same and not Path(report.lake).is_dir():
-            # Perhaps the worker's machine has the lake at another place.
-            there = read_replica_state(lake)
-            is_same = there is not None and there.worker_id == report.worker_id
-        if not is_same:
+        if not await self._base.run_on_files(lake, _is_same, report, lake):
             raise InvalidRequestError(
                 f"worker {report.worker_id[:80]} applies the log to the lake "
                 f"{report.lake[:_SHOWN]}, and this node shows and lends {lake}",
@@ -128,12 +152,14 @@ class Registration:
                 value=report.lake[:_SHOWN],
             )
 
-    def _check_named(self, report: OwnReport) -> None:
+    def _check_named(self, report: OwnReport, place: str) -> None:
+        """Refuse a replica whose name or lake is another one's.
+
+        Args:
+            place: Where its lake is.
+        """
         name, lake, lakes = report.name, report.lake[:_SHOWN], self._replicas.lakes
-        if not lake:
-            raise _refused(report, "it says no lake", "Give it one of its own: --lake.")
-        self._check_place(report)
-        if (there := self._lake_of_another(report)) is not None:
+        if (there := self._lake_of_another(report, place)) is not None:
             other, where = there
             raise _refused(
                 report,
@@ -143,7 +169,7 @@ class Registration:
                 + (f"  If it was renamed: sparktxlog workers forget {other}" * (other != MAIN)),
             )
         known = lakes.get(name)
-        if known is not None and _place(known) != _place(report.lake):
+        if known is not None and self._places[known] != place:
             raise _refused(
                 report,
                 f"its lake is {lake}, and the worker of that name has the lake "
@@ -169,6 +195,8 @@ class Registration:
     @staticmethod
     def _check_place(report: OwnReport) -> None:
         """Refuse a lake that is no place: it is kept, shown, and compared with others."""
+        if not report.lake:
+            raise _refused(report, "it says no lake", "Give it one of its own: --lake.")
         try:
             is_place = (
                 bucket_url(report.lake, "lake") is not None or Path(report.lake).is_absolute()
@@ -183,12 +211,10 @@ class Registration:
                 "Workers say an absolute path, or a URL.",
             )
 
-    def _lake_of_another(self, report: OwnReport) -> tuple[str, str] | None:
+    def _lake_of_another(self, report: OwnReport, place: str) -> tuple[str, str] | None:
         """Return name and lake of the replica that has a lake, or one in or around it."""
-        config = self._base.config
-        main = config.lake_url or str(config.lake_dir)
-        for name, lake in {MAIN: main, **self._replicas.lakes}.items():
-            if name != report.name and _overlap(_place(lake), _place(report.lake)):
+        for name, lake in self._lakes().items():
+            if name != report.name and _overlap(self._places[lake], place):
                 return name, lake
         return None
 
@@ -208,8 +234,19 @@ class Registration:
         return f" ({runs_on[:_SHOWN]})" if runs_on else ""
 
 
+def _is_same(report: OwnReport, lake: Path) -> bool:
+    """Return whether a report's lake is that of the node; blocks."""
+    if _place(report.lake) == _place(str(lake)):
+        return True
+    if Path(report.lake).is_dir():
+        return False
+    # Perhaps the worker's machine has the lake at another place.
+    there = read_replica_state(lake)
+    return there is not None and there.worker_id == report.worker_id
+
+
 def _place(lake: str) -> str:
-    """Return a lake's path or URL in one form."""
+    """Return a lake's path or URL in one form; blocks."""
     found = bucket_url(lake, "lake")
     return os.path.realpath(lake) if found is None else found.url
 

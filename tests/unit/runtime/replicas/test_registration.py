@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ class Site:
         base = base_of("A", hash_at, position=100, dead_after_us=DEAD_US, saved=self.saved)
         base.config.lake_dir, base.config.lake_url = self.lake, lake_url
         base.clock = SimpleNamespace(now=lambda: self.now)
+        base.run_on_files = lambda place, work, *args: asyncio.to_thread(work, *args)
         self.replicas = Replicas(base)
         self.registration = Registration(base, self.replicas)
 
@@ -41,7 +43,7 @@ class Site:
         said |= {"name": name, "worker_id": worker, "lake": str(lake)}
         said["runs_on"] = f"host of {worker}"
         found = msgspec.convert(said, OwnReport)
-        writes = self.registration.take(found)
+        writes = asyncio.run(self.registration.take(found))
         self.keep(self.replicas.accept(found.for_peers(), self.now)[2])
         return writes
 
