@@ -19,8 +19,9 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply import observing
 from sparktxlog.worker.apply.observing import CountedBeside
 from sparktxlog.worker.apply.signatures import (
-    hash_columns,
+    hashed,
     observed,
+    row_hash,
     signature_from,
     signature_of,
 )
@@ -114,22 +115,58 @@ DIFFERENT = {
         (None, None, None, 5, 5),
         (None, None, None, 42, None),
     ],
+    "s array<struct<x:int,y:array<int>>>, i array<int>, n map<int,map<string,int>>, "
+    "d struct<x:struct<y:int>,z:int>": [
+        (None, None, None, None),
+        ([], None, None, None),
+        ([None], None, None, None),
+        ([None, None], None, None, None),
+        ([{"x": None, "y": None}], None, None, None),
+        ([{"x": 1, "y": None}], None, None, None),
+        ([{"x": None, "y": []}], None, None, None),
+        ([{"x": None, "y": [None]}], None, None, None),
+        ([{"x": None, "y": [1]}], None, None, None),
+        ([{"x": 1, "y": [1]}], None, None, None),
+        ([{"x": 1, "y": None}, {"x": None, "y": [1]}], None, None, None),
+        ([{"x": None, "y": [1]}, {"x": 1, "y": None}], None, None, None),
+        ([{"x": 1, "y": [1]}, None], None, None, None),
+        ([None, {"x": 1, "y": [1]}], None, None, None),
+        (None, [], None, None),
+        (None, [None], None, None),
+        (None, [0], None, None),
+        (None, [0, 0], None, None),
+        (None, [0, None], None, None),
+        (None, [None, 0], None, None),
+        (None, [1], None, None),
+        (None, [1, 0], None, None),
+        (None, None, [], None),
+        (None, None, [(1, None)], None),
+        (None, None, [(1, [])], None),
+        (None, None, [(1, [("a", None)])], None),
+        (None, None, [(1, [("a", 1)])], None),
+        (None, None, [(1, [("a", 1)]), (2, None)], None),
+        (None, None, [(1, None), (2, [("a", 1)])], None),
+        (None, None, None, {"x": None, "z": None}),
+        (None, None, None, {"x": {"y": None}, "z": None}),
+        (None, None, None, {"x": {"y": 1}, "z": None}),
+        (None, None, None, {"x": None, "z": 1}),
+        (None, None, None, {"x": {"y": None}, "z": 1}),
+    ],
 }
 
 
-def test_rows_that_differ_have_different_hashes(spark: SparkSession, tmp_path: Path) -> None:
-    ((columns, rows),) = DIFFERENT.items()
+@pytest.mark.parametrize("columns", DIFFERENT)
+def test_rows_that_differ_have_different_hashes(
+    spark: SparkSession, tmp_path: Path, columns: str
+) -> None:
+    rows = DIFFERENT[columns]
     definition = table("t", columns)
     pq.write_table(rows_table(definition, rows), tmp_path / "rows.parquet")
     frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
-    from sparktxlog.worker.apply.signatures import row_hash
-
-    hashes = frame.select(
-        row_hash(definition.columns, 0).alias("a"), row_hash(definition.columns, 1).alias("b")
-    ).collect()
-    assert len({row["a"] for row in hashes}) == len(rows)
-    assert len({row["b"] for row in hashes}) == len(rows)
-    assert not {row["a"] for row in hashes} & {row["b"] for row in hashes}
+    hashes = hashed(frame, row_hash(definition.columns), keep=()).collect()
+    assert len({first for first, _ in hashes}) == len(rows)
+    assert len({second for _, second in hashes}) == len(rows)
+    assert not {first for first, _ in hashes} & {second for _, second in hashes}
     # Equal rows do not cancel.
     once = signed(spark, definition, rows[:1], tmp_path)
     assert signed(spark, definition, rows[:1] * 2, tmp_path) == once + once != EMPTY_SIGNATURE
@@ -151,7 +188,8 @@ def test_an_observation_beside_a_write_signs_in_the_same_pass(
     direct = signed(spark, definition, rows, tmp_path)
     frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
     observation = Observation("signature")
-    observed(frame, observation, hash_columns(definition)).write.parquet(str(tmp_path / "written"))
+    counted = observed(frame, observation, row_hash(definition.columns))
+    counted.write.parquet(str(tmp_path / "written"))
     assert signature_from(observation.get) == direct
 
 
@@ -159,7 +197,7 @@ def test_an_observation_holds_no_variable_of_a_lambda(spark: SparkSession, tmp_p
     # Tasks send it back with the variable's last value, whose memory is free by then.
     signed(spark, NESTED, [random_row(random.Random(1))], tmp_path)
     frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
-    counted = observed(frame, Observation(), hash_columns(NESTED))
+    counted = observed(frame, Observation(), row_hash(NESTED.columns))
     plan = counted._jdf.queryExecution().optimizedPlan().toString().splitlines()
     (line,) = (line for line in plan if "CollectMetrics" in line)
     assert "lambda" not in line and any("lambda" in other for other in plan)

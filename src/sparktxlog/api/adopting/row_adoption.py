@@ -41,10 +41,12 @@ from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.observing import counted
 from sparktxlog.worker.apply.signatures import (
-    hash_columns,
+    hashed,
     observed,
-    signature_columns,
+    row_hash,
     signature_from,
+    signature_of,
+    sums_of,
 )
 from sparktxlog.worker.tables.adopted_files import FileWay
 from sparktxlog.worker.tables.table_adoption import AS_IT_WAS, Adoption, check_unchanged, name_taken
@@ -199,7 +201,7 @@ def append_files(
 def signature_of_rows(rows: DataFrame, definition: TableDefinition) -> TableSignature:
     """Count the signature of rows that fit a table, by one scan."""
     conformed = conform(rows, definition, OperationKind.APPEND)
-    return signature_from(conformed.agg(*signature_columns(definition)).first())
+    return signature_of(conformed, definition)
 
 
 def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignature:
@@ -221,12 +223,13 @@ def _count(rows: DataFrame | None, definition: TableDefinition) -> TableSignatur
     if keys:
         observation = Observation()
         often = rows_by_key(
-            observed(rows, observation, hash_columns(definition), *null_counts), keys
+            observed(rows, observation, row_hash(definition.columns), *null_counts), keys
         )
         longest, there = often.agg(F.max(HOW_OFTEN), F.sum(HOW_OFTEN)).collect()[0]
         most, values = longest or 0, counted(observation, there or 0)
     if values is None:
-        values = rows.agg(*signature_columns(definition), *null_counts).collect()[0].asDict()
+        signed = hashed(rows, row_hash(definition.columns))
+        values = signed.agg(*sums_of(), *null_counts).collect()[0].asDict()
     for index, name in enumerate(required):
         if nulls := values[f"__txlog_null{index}"]:
             raise InvalidRowsError(

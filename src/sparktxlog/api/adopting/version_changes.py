@@ -28,7 +28,7 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.worker.apply.signatures import LANE_COLUMNS
+from sparktxlog.worker.apply.signatures import LANE_COLUMNS, hashed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -214,16 +214,16 @@ def _put_difference(
     """
     keys = [quoted_name(key) for key in definition.keys]
     names = [quoted_name(column.name) for column in definition.columns]
-    lanes = site.expressions.hashes(definition)
+    found = site.expressions.row_hash(definition)
     kind = OperationKind.APPEND
-    old = conform(before, definition, kind).select(*keys, *lanes)
+    old = hashed(conform(before, definition, kind), found, keep=keys)
     # If two rows have one key, perhaps one is gone: only a row that was alone can be as it was.
     alone = old.groupBy(*keys).agg(
         F.count("*").alias(HOW_OFTEN), *[F.first(lane).alias(lane) for lane in LANE_COLUMNS]
     )
     alone = alone.where(F.col(HOW_OFTEN) == 1).alias("old")
     old = old.alias("old")
-    new = conform(after, definition, kind).select(*names, *lanes).alias("new")
+    new = hashed(conform(after, definition, kind), found, keep=names).alias("new")
     same = [F.col(f"new.{name}") == F.col(f"old.{name}") for name in (*keys, *LANE_COLUMNS)]
     upserts = new.join(alone, same, "left_anti").select(*names)
     gone = [F.col(f"new.{key}") == F.col(f"old.{key}") for key in keys]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -46,8 +46,9 @@ from sparktxlog.worker.apply.observing import result_of
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
     LANE_COLUMNS,
-    hash_columns,
+    hashed,
     observed,
+    row_hash,
     signature_from,
 )
 
@@ -80,8 +81,12 @@ class SignatureExpressions:
     """Spark expressions of signatures, built once per table: each takes many calls into the JVM."""
 
     def __init__(self) -> None:
-        #: Row hashes, as `LANE_COLUMNS`.
-        self.hashes = cache(hash_columns)
+        #: Row hashes of a table.
+        self.row_hash = cache(_row_hash)
+
+
+def _row_hash(definition: TableDefinition) -> Column:
+    return row_hash(definition.columns)
 
 
 class FrameStager:
@@ -237,8 +242,8 @@ class FrameStager:
             # What is uploaded cannot be read again: keys that occur twice are found on the way.
             rows, nulls = ranked(rows, definition), [*nulls, repeated_key(definition)]
         is_delete = kind is OperationKind.DELETE_KEYS
-        hashes = self._expressions.hashes(_of_keys(definition) if is_delete else definition)
-        observed_rows = observed(rows, observation, hashes, *nulls)
+        hash_of_rows = self._expressions.row_hash(_of_keys(definition) if is_delete else definition)
+        observed_rows = observed(rows, observation, hash_of_rows, *nulls)
         if uploads is None:
             files = self._written_by_spark(observed_rows, folder, definition, kind)
         else:
@@ -404,7 +409,7 @@ def with_lanes(
     """Return conformed rows with their hashes in `LANE_COLUMNS`; deletes carry no hashes."""
     if kind is OperationKind.DELETE_KEYS:
         return rows
-    return rows.select("*", *expressions.hashes(definition))
+    return hashed(rows, expressions.row_hash(definition))
 
 
 def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:

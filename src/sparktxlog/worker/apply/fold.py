@@ -29,9 +29,10 @@ from sparktxlog.worker.apply.batches import Piece, TableStage, Where
 from sparktxlog.worker.apply.row_copying import PART_ROWS, RowPlaces
 from sparktxlog.worker.apply.signatures import (
     count_columns,
+    hashed,
     row_hash,
-    signature_columns,
     signature_from,
+    sums_of,
 )
 
 if TYPE_CHECKING:
@@ -264,12 +265,7 @@ def _folded(rows: DataFrame, definition: TableDefinition, carried: Sequence[str]
     """Keep the last row of each key."""
     # Two rows of one key in one operation are refused at submit.  If they come all the same,
     # their hashes decide, so that every site takes the same one.
-    order = F.struct(
-        POSITION_COLUMN,
-        OP_COLUMN,
-        row_hash(definition.columns, 0).alias("hash0"),
-        row_hash(definition.columns, 1).alias("hash1"),
-    )
+    order = F.struct(POSITION_COLUMN, OP_COLUMN, row_hash(definition.columns).alias("hash"))
     key_names = [quoted_name(key) for key in definition.keys]
     folded = rows.groupBy(*[F.col(key) for key in key_names]).agg(
         F.max_by(F.struct(*carried), order).alias(_ROW_COLUMN)
@@ -366,8 +362,11 @@ def signatures_and_places(
     counted, no_bits = [], F.lit(None).cast("binary").alias(_BITS_COLUMN)
     no_part = (F.lit(0).cast("bigint").alias(_PART_COLUMN), no_bits)
     for tag, frame, definition in frames:
-        signed = count_columns() if definition is None else signature_columns(definition)
-        sums = frame.agg(*signed).select("*", F.lit("").alias(FILE_COLUMN), *no_part)
+        if definition is None:
+            sums = frame.agg(*count_columns())
+        else:
+            sums = hashed(frame, row_hash(definition.columns), keep=()).agg(*sums_of())
+        sums = sums.select("*", F.lit("").alias(FILE_COLUMN), *no_part)
         counted.append(sums.withColumn(_TAG_COLUMN, F.lit(tag)))
     if placed is not None:
         # A path is made of each group's URI, not of each row's.

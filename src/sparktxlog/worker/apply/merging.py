@@ -61,7 +61,7 @@ from sparktxlog.worker.apply.rewriting import (
     rewrite,
 )
 from sparktxlog.worker.apply.row_copying import RowPlaces
-from sparktxlog.worker.apply.signatures import hash_columns
+from sparktxlog.worker.apply.signatures import row_hash
 from sparktxlog.worker.apply.worker_session import read_newest
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 #: The row hashes of both lanes, made before a join.
-_HASH_COLUMNS = ("__txlog_hash0", "__txlog_hash1")
+_HASH_COLUMN = "__txlog_hash"
 #: Changed files of fewer bytes are written by Spark, with the new rows: a job less.
 _LEAST_COPIED = 16 << 20
 
@@ -280,13 +280,13 @@ class StageRows:
 
     def _counting(self, rows: DataFrame, last: DataFrame) -> CountedBeside:
         """Add `GONE_COLUMN` to rows of the table; the job that reads them counts what is gone."""
-        table, hashes = self._definition, tuple[str, ...]()
+        table, hashed = self._definition, ""
         if table.deletion_vectors and not is_sent_around(table, self._stage):
             # The join sorts all rows: it need not carry columns that only the hashes are made of.
-            hashes = _HASH_COLUMNS
-            rows = rows.withColumns(dict(zip(hashes, hash_columns(table), strict=True)))
+            hashed = _HASH_COLUMN
+            rows = rows.withColumn(hashed, row_hash(table.columns))
         marked_rows = with_removed(rows, last, table, self._stage)
-        return CountedBeside(marked_rows, table, F.col(GONE_COLUMN), hashes)
+        return CountedBeside(marked_rows, table, F.col(GONE_COLUMN), hashed)
 
     def _write(
         self, transaction: LogTransaction, rows: DataFrame, rewritten: Sequence[Action]

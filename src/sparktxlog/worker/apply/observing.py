@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.worker.apply.signatures import (
     AGGREGATES,
-    hash_columns,
     observed,
+    row_hash,
     signature_from,
     signature_of,
 )
@@ -81,7 +82,7 @@ class CountedBeside:
     Args:
         rows: All that the job reads.
         where: Which of them are counted.
-        hashes: Columns that have the row hashes of both lanes already; empty = none has.
+        hashed: Column that has the row hashes already; empty = none has.
     """
 
     def __init__(
@@ -89,15 +90,14 @@ class CountedBeside:
         rows: DataFrame,
         definition: TableDefinition,
         where: Column,
-        hashes: Sequence[str] = (),
+        hashed: str = "",
     ) -> None:
         self._counted = rows.where(where)
         self._definition = definition
         self._observation = Observation()
         #: To be used by the job, once.
-        self.rows = observed(
-            rows, self._observation, hash_columns(definition, where, hashes=hashes)
-        )
+        found = F.col(hashed) if hashed else row_hash(definition.columns)
+        self.rows = observed(rows, self._observation, found, where=where)
 
     def found(self, rows: int) -> TableSignature:
         """Return the signature, after the job; see `counted`.

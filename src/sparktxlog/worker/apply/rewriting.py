@@ -39,7 +39,7 @@ from sparktxlog.worker.apply.row_copying import (
     same_batches,
     stored_columns,
 )
-from sparktxlog.worker.apply.signatures import hash_columns, signature_from, sums_of
+from sparktxlog.worker.apply.signatures import hashed, row_hash, signature_from, sums_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -136,9 +136,9 @@ def rewrite(
     ]
     copy = partial(copied_files, table=table, definition=definition)
     left = tasks.mapInArrow(copy, ", ".join([*columns, f"{MADE_COLUMN} string"]))
-    lanes = hash_columns(definition, F.col(MADE_COLUMN).isNull())
-    sums = left.select(*lanes, MADE_COLUMN).agg(*sums_of(), F.collect_list(MADE_COLUMN))
-    row = sums.collect()[0]
+    is_left = F.col(MADE_COLUMN).isNull()
+    found = hashed(left, row_hash(definition.columns), is_left, keep=(MADE_COLUMN,))
+    row = found.agg(*sums_of(), F.collect_list(MADE_COLUMN)).collect()[0]
     lost, made = signature_from(row), [json.loads(text) for text in row[-1]]
     meant = sum(one.gone.rows for one in files if one.gone is not None)
     if lost.rows != meant:

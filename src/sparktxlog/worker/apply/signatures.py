@@ -1,24 +1,26 @@
 """Content signatures of tables as Spark expressions (protocol S2, S2c).
 
-A row's hash in a lane is `xxhash64` over the lane's salt and, for each column, a pair: the
-column's name in files unless the value is NULL, and the value in a canonical form.  That name stays
-when the column gets another one, so a rename changes no row's hash.  `xxhash64` skips
-NULLs, so a NULL adds nothing (a new nullable column changes no row's hash) while the names keep
-`(NULL, a)` and `(a, NULL)` apart.  It also flattens nested values; the canonical forms undo that:
+A row's hash is `xxhash64` over a salt and, for each column, a pair: a number made of the column's
+name in files unless the value is NULL, and the value in a canonical form.  That name stays when the
+column gets another one, so a rename changes no row's hash.  `xxhash64` skips NULLs, so a NULL adds
+nothing (a new nullable column changes no row's hash) while the numbers keep `(NULL, a)` and
+`(a, NULL)` apart.  It also flattens nested values; the canonical forms undo that:
 
-    array    its size, then one hash for each element, marked NULL or not
+    array    its size, which elements are NULL, and the elements; of structs, field by field
     map      its size, then one hash for each entry, sorted, so that the order of entries is free
-    struct   each field marked NULL or not
+    struct   each field as a column is, with its place for its name
 
-A signature is the row count and the sum of hashes modulo 2**64 in two lanes.  It does not depend on
-order or layout, and signatures of disjoint rows can be added.  Sums of whole hashes would overflow
-under ANSI, so the low and the high 32 bits are summed separately, exact up to 2**31 rows, and
-joined in Python.  Signatures find accidents, not attackers.
+A signature is the row count and the sum of hashes modulo 2**64 in two lanes; the second lane's hash
+is made of the first one's (decision 124).  It does not depend on order or layout, and signatures of
+disjoint rows can be added.  Sums of whole hashes would overflow under ANSI, so the low and the high
+32 bits are summed separately, exact up to 2**31 rows, and joined in Python.  Signatures find
+accidents, not attackers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from sparktxlog.model.tables.table import Column as TableColumn
     from sparktxlog.model.tables.table import TableDefinition
 
-#: First input of each lane's hash, so that the lanes are independent.
+#: First input of each lane's hash.
 SALTS = (0x5DEECE66D, 0x2545F4914F6CDD1D)
-#: Names of the aggregates of `signature_columns`, in their order.
+#: Names of the aggregates of `sums_of`, in their order.
 AGGREGATES = (
     "__txlog_rows",
     "__txlog_lane0_low",
@@ -49,23 +51,35 @@ _LOW_32_BITS = 0xFFFFFFFF
 LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
 
 
-def signature_columns(definition: TableDefinition) -> list[Column]:
-    """Return the aggregates from which `signature_from` makes a table's signature.
+def hashed(
+    rows: DataFrame,
+    row_hash: Column,
+    where: Column | None = None,
+    *,
+    keep: Sequence[Column | str] = ("*",),
+) -> DataFrame:
+    """Return rows with the hashes of both lanes as `LANE_COLUMNS`.
 
-    They serve `DataFrame.agg` and `GroupedData.agg`; `observed` is for an `Observation`.
+    The second lane is a step of its own, or Spark would make the first one twice.
 
-    **Shape:** five bigint columns named as in `AGGREGATES`; all but the first NULL for no rows.
-
-    Raises:
-        SchemaMismatchError: A column's type cannot be read (definite).
-
-    **Source:** protocol S2, S2c.
+    Args:
+        row_hash: As `row_hash` makes it, or a column that has it.
+        where: Which rows count, the others have NULL; None = all.
+        keep: What else the rows shall have.
     """
-    return _sums([row_hash(definition.columns, lane) for lane in (0, 1)])
+    first = row_hash if where is None else F.when(where, row_hash)
+    found = rows.select(*keep, first.alias(LANE_COLUMNS[0]))
+    lane = F.col(LANE_COLUMNS[0])
+    second = F.when(lane.isNotNull(), F.xxhash64(F.lit(SALTS[1]), lane))
+    return found.select("*", second.alias(LANE_COLUMNS[1]))
 
 
 def observed(
-    rows: DataFrame, observation: Observation, lanes: Sequence[Column], *others: Column
+    rows: DataFrame,
+    observation: Observation,
+    row_hash: Column,
+    *others: Column,
+    where: Column | None = None,
 ) -> DataFrame:
     """Return rows whose signature an observation counts during a job that reads them.
 
@@ -74,52 +88,40 @@ def observed(
     then; it ended the JVM.
 
     Args:
-        lanes: Row hashes of both lanes, as `hash_columns` makes them.
+        row_hash: As `row_hash` makes it, or a column that has it.
         others: Further aggregates to observe.
+        where: Which rows are counted; None = all.
     """
-    hashed = rows.select("*", *lanes).observe(observation, *sums_of(), *others)
-    return hashed.drop(*LANE_COLUMNS)
-
-
-def hash_columns(
-    definition: TableDefinition, where: Column | None = None, *, hashes: Sequence[str] = ()
-) -> list[Column]:
-    """Return the row hashes of both lanes as `LANE_COLUMNS`, NULL where a row does not count.
-
-    Args:
-        where: Which rows count; None = all.
-        hashes: Columns that have them already; empty = none has.
-    """
-    found = [F.col(name) for name in hashes]
-    found = found or [row_hash(definition.columns, lane) for lane in (0, 1)]
-    if where is not None:
-        found = [F.when(where, one) for one in found]
-    return [one.alias(name) for one, name in zip(found, LANE_COLUMNS, strict=True)]
+    counted = hashed(rows, row_hash, where).observe(observation, *sums_of(), *others)
+    return counted.drop(*LANE_COLUMNS)
 
 
 def sums_of() -> list[Column]:
-    """Return the aggregates of rows that have `LANE_COLUMNS`, as `signature_columns` does."""
-    return _sums([F.col(name) for name in LANE_COLUMNS])
+    """Return the aggregates from which `signature_from` makes the signature of `hashed` rows.
 
+    They serve `DataFrame.agg` and `GroupedData.agg`; `observed` is for an `Observation`.
 
-def _sums(lanes: Sequence[Column]) -> list[Column]:
-    aggregates = [F.count(lanes[0]).alias(AGGREGATES[0])]
-    for lane, hashed in enumerate(lanes):
-        low = F.sum(hashed.bitwiseAND(F.lit(_LOW_32_BITS)))
-        high = F.sum(F.shiftrightunsigned(hashed, 32))
+    **Shape:** five bigint columns named as in `AGGREGATES`; all but the first NULL for no rows.
+
+    **Source:** protocol S2, S2c.
+    """
+    aggregates = [F.count(F.col(LANE_COLUMNS[0])).alias(AGGREGATES[0])]
+    for lane, name in enumerate(LANE_COLUMNS):
+        low = F.sum(F.col(name).bitwiseAND(F.lit(_LOW_32_BITS)))
+        high = F.sum(F.shiftrightunsigned(F.col(name), 32))
         aggregates += [low.alias(AGGREGATES[1 + 2 * lane]), high.alias(AGGREGATES[2 + 2 * lane])]
     return aggregates
 
 
 def count_columns() -> list[Column]:
-    """Return aggregates as `signature_columns` does; only the first one, the rows, counts."""
+    """Return aggregates as `sums_of` does; only the first one, the rows, counts."""
     nothing = F.lit(None).cast("bigint")
     return [F.count(F.lit(1)).alias(AGGREGATES[0]), *(nothing.alias(n) for n in AGGREGATES[1:])]
 
 
 def signature_of(frame: DataFrame, definition: TableDefinition) -> TableSignature:
     """Count the signature of a DataFrame's rows by a full scan; runs one Spark job."""
-    row = frame.agg(*signature_columns(definition)).first()
+    row = hashed(frame, row_hash(definition.columns), keep=()).agg(*sums_of()).first()
     assert row is not None
     return signature_from(row)
 
@@ -132,45 +134,59 @@ def signature_from(values: Any) -> TableSignature:
     return TableSignature(rows=rows, lane0=lanes[0], lane1=lanes[1])
 
 
-def row_hash(columns: Iterable[TableColumn], lane: int) -> Column:
-    """Return a row's 64-bit hash in lane 0 or 1; values are cast to the declared types."""
-    parts = [F.lit(SALTS[lane])]
+def row_hash(columns: Iterable[TableColumn], salt: int = SALTS[0]) -> Column:
+    """Return a row's 64-bit hash; values are cast to the declared types.
+
+    Raises:
+        SchemaMismatchError: A column's type cannot be read (definite).
+    """
+    parts = [F.lit(salt)]
     for column in columns:
         value = F.col(quoted_name(column.name)).cast(column.type)
-        parts.append(F.when(value.isNotNull(), F.lit(column.in_files)))
-        parts.append(_canonical(value, arrow_type(column.type)))
+        parts += _marked(value, arrow_type(column.type), _number(column.in_files))
     return F.xxhash64(*parts)
 
 
-def _canonical(value: Column, kind: pa.DataType) -> Column:
-    """Return an expression, NULL only for NULL, whose hash differs for all different values."""
+def _number(name: str) -> int:
+    """Return the number that stands for a column: to hash a text for each value takes longer."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+
+
+def _marked(value: Column, kind: pa.DataType, mark: int) -> list[Column]:
+    """Return what is hashed of a value and its mark; all NULL for NULL."""
+    return [F.when(value.isNotNull(), F.lit(mark).cast("bigint")), *_canonical(value, kind)]
+
+
+def _canonical(value: Column, kind: pa.DataType) -> list[Column]:
+    """Return what is hashed of a value, NULL only for NULL; it differs for all different values.
+
+    Lambdas are slow in Spark, so as little as can be is in them.
+    """
     if pa.types.is_list(kind):
-        hashes = F.transform(value, _marked_hash(kind.value_type))
-        return _unless_null(value, F.struct(F.size(value), hashes))
+        element, parts = kind.value_type, [F.array_size(value)]
+        if pa.types.is_list(element) or pa.types.is_map(element):
+            return [*parts, F.transform(value, lambda one: _hash_of(one, element))]
+        parts.append(F.transform(value, lambda one: one.isNull()))
+        if not pa.types.is_struct(element):
+            return [*parts, value]
+        for field in element:
+            parts += _canonical(value.getField(field.name), pa.list_(field.type))
+        return parts
     if pa.types.is_map(kind):
-        hash_key, hash_item = _marked_hash(kind.key_type), _marked_hash(kind.item_type)
 
         def hash_entry(entry: Column) -> Column:
-            return F.xxhash64(hash_key(entry["key"]), hash_item(entry["value"]))
+            key = _canonical(entry["key"], kind.key_type)
+            return F.xxhash64(*key, *_marked(entry["value"], kind.item_type, 0))
 
-        hashes = F.array_sort(F.transform(F.map_entries(value), hash_entry))
-        return _unless_null(value, F.struct(F.size(value), hashes))
+        hashes = F.sort_array(F.transform(F.map_entries(value), hash_entry))
+        return [F.array_size(hashes), hashes]
     if pa.types.is_struct(kind):
-        parts: list[Column] = []
-        for field in kind:
-            item = value.getField(field.name)
-            parts += [item.isNull(), _canonical(item, field.type)]
-        named = [part.alias(f"f{index}") for index, part in enumerate(parts)]
-        return _unless_null(value, F.struct(*named))
-    return value
+        parts = []
+        for place, field in enumerate(kind):
+            parts += _marked(value.getField(field.name), field.type, place)
+        return parts
+    return [value]
 
 
-def _marked_hash(kind: pa.DataType) -> Callable[[Column], Column]:
-    def hash_of(value: Column) -> Column:
-        return F.xxhash64(value.isNull(), _canonical(value, kind))
-
-    return hash_of
-
-
-def _unless_null(value: Column, made: Column) -> Column:
-    return F.when(value.isNotNull(), made)
+def _hash_of(value: Column, kind: pa.DataType) -> Column:
+    return F.xxhash64(value.isNull(), *_canonical(value, kind))

@@ -31,7 +31,7 @@ from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import SchemaMismatchError, StorageError, first_lines
 from sparktxlog.files.durability import sync_tree
 from sparktxlog.worker.apply.deltalog import forget_log
-from sparktxlog.worker.apply.signatures import row_hash
+from sparktxlog.worker.apply.signatures import LANE_COLUMNS, SALTS, row_hash
 from sparktxlog.worker.apply.worker_session import read_version, tagged
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.repair.examining import Examined, ForeignCommit, committed_at
@@ -199,7 +199,7 @@ def lacking(
     )
 
 
-_KEYS = ("__txlog_lane0", "__txlog_lane1", "__txlog_twin")
+_KEYS = (*LANE_COLUMNS, "__txlog_twin")
 
 
 def _wider(kind: str, other: str) -> str:
@@ -211,6 +211,8 @@ def _wider(kind: str, other: str) -> str:
 
 
 def _numbered(frame: DataFrame, columns: Sequence[Column]) -> DataFrame:
-    hashed = frame.withColumns({_KEYS[lane]: row_hash(columns, lane) for lane in (0, 1)})
-    equal = Window.partitionBy(*_KEYS[:2]).orderBy(F.lit(0))
+    # A row is compared with all rows of the other one, so one hash of 64 bits is not enough.
+    hashes = {n: row_hash(columns, salt) for n, salt in zip(LANE_COLUMNS, SALTS, strict=True)}
+    hashed = frame.withColumns(hashes)
+    equal = Window.partitionBy(*LANE_COLUMNS).orderBy(F.lit(0))
     return hashed.withColumn(_KEYS[2], F.row_number().over(equal))

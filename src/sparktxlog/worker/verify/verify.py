@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import TablePlace, store_of
@@ -44,7 +43,13 @@ from sparktxlog.storage.interfaces import TableEffect
 from sparktxlog.worker.apply.batches import Piece
 from sparktxlog.worker.apply.fold import FILE_COLUMN, join_path, quoted_path, rows_of
 from sparktxlog.worker.apply.placing import placed_name
-from sparktxlog.worker.apply.signatures import signature_columns, signature_from, signature_of
+from sparktxlog.worker.apply.signatures import (
+    hashed,
+    row_hash,
+    signature_from,
+    signature_of,
+    sums_of,
+)
 from sparktxlog.worker.apply.worker_session import applier_session, read_version, tagged
 from sparktxlog.worker.lakes.lake import Lake
 from sparktxlog.worker.lakes.lake_places import lake_at, payloads_at
@@ -420,7 +425,8 @@ class _Search:
         """Recount effects file by file, in one Spark job."""
         pieces = [Piece(effect=effect, whole=True) for effect in effects]
         rows = rows_of(self._session, self._payloads.url, definition.columns, pieces)
-        counted = rows.groupBy(F.col(FILE_COLUMN)).agg(*signature_columns(definition)).collect()
+        signed = hashed(rows, row_hash(definition.columns), keep=(FILE_COLUMN,))
+        counted = signed.groupBy(FILE_COLUMN).agg(*sums_of()).collect()
         by_file = {row[FILE_COLUMN]: signature_from(row) for row in counted}
         found = []
         for effect in effects:
