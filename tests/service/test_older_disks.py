@@ -76,7 +76,13 @@ class Sites:
         self.listeners.pop(name).close()
 
     async def commit(self, name: str) -> int:
-        await until(lambda: self.nodes[name].membership.joining.proven)
+        """Commit once the node orders: while it waits for others it may refuse (definite)."""
+
+        def orders() -> bool:
+            membership = self.nodes[name].membership
+            return membership.joining.proven and membership.epochs.restriction.shown() is None
+
+        await until(orders)
         return await self.submit(name)
 
     async def submit(self, name: str) -> int:
