@@ -49,6 +49,7 @@ from sparktxlog.worker.apply.signatures import (
     hashed,
     observed,
     row_hash,
+    second_lane,
     signature_from,
 )
 
@@ -409,7 +410,8 @@ def with_lanes(
     """Return conformed rows with their hashes in `LANE_COLUMNS`; deletes carry no hashes."""
     if kind is OperationKind.DELETE_KEYS:
         return rows
-    return hashed(rows, expressions.row_hash(definition))
+    found = hashed(rows, expressions.row_hash(definition))
+    return found.select("*", second_lane().alias(LANE_COLUMNS[1]))
 
 
 def split_lanes(table: pa.Table) -> tuple[pa.Table, TableSignature | None]:

@@ -47,8 +47,9 @@ AGGREGATES = (
     "__txlog_lane1_high",
 )
 _LOW_32_BITS = 0xFFFFFFFF
-#: Columns of row hashes, one for each lane.
+#: Columns of row hashes, one for each lane; most rows have the first one only.
 LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
+_FIRST = LANE_COLUMNS[0]
 
 
 def hashed(
@@ -58,20 +59,21 @@ def hashed(
     *,
     keep: Sequence[Column | str] = ("*",),
 ) -> DataFrame:
-    """Return rows with the hashes of both lanes as `LANE_COLUMNS`.
-
-    The second lane is a step of its own, or Spark would make the first one twice.
+    """Return rows with their hash, the first of `LANE_COLUMNS`.
 
     Args:
         row_hash: As `row_hash` makes it, or a column that has it.
         where: Which rows count, the others have NULL; None = all.
         keep: What else the rows shall have.
     """
-    first = row_hash if where is None else F.when(where, row_hash)
-    found = rows.select(*keep, first.alias(LANE_COLUMNS[0]))
-    lane = F.col(LANE_COLUMNS[0])
-    second = F.when(lane.isNotNull(), F.xxhash64(F.lit(SALTS[1]), lane))
-    return found.select("*", second.alias(LANE_COLUMNS[1]))
+    found = row_hash if where is None else F.when(where, row_hash)
+    return rows.select(*keep, found.alias(_FIRST))
+
+
+def second_lane() -> Column:
+    """Return the hash of `hashed` rows in the second lane."""
+    first = F.col(_FIRST)
+    return F.when(first.isNotNull(), F.xxhash64(F.lit(SALTS[1]), first))
 
 
 def observed(
@@ -83,7 +85,7 @@ def observed(
 ) -> DataFrame:
     """Return rows whose signature an observation counts during a job that reads them.
 
-    The hashes are columns of their own for that: Spark sends an observation's expressions back from
+    The hash is a column of its own for that: Spark sends an observation's expressions back from
     each task, and those of arrays and maps hold a piece of the last row, whose memory is free by
     then; it ended the JVM.
 
@@ -93,7 +95,7 @@ def observed(
         where: Which rows are counted; None = all.
     """
     counted = hashed(rows, row_hash, where).observe(observation, *sums_of(), *others)
-    return counted.drop(*LANE_COLUMNS)
+    return counted.drop(_FIRST)
 
 
 def sums_of() -> list[Column]:
@@ -105,10 +107,10 @@ def sums_of() -> list[Column]:
 
     **Source:** protocol S2, S2c.
     """
-    aggregates = [F.count(F.col(LANE_COLUMNS[0])).alias(AGGREGATES[0])]
-    for lane, name in enumerate(LANE_COLUMNS):
-        low = F.sum(F.col(name).bitwiseAND(F.lit(_LOW_32_BITS)))
-        high = F.sum(F.shiftrightunsigned(F.col(name), 32))
+    aggregates = [F.count(F.col(_FIRST)).alias(AGGREGATES[0])]
+    for lane, found in enumerate((F.col(_FIRST), second_lane())):
+        low = F.sum(found.bitwiseAND(F.lit(_LOW_32_BITS)))
+        high = F.sum(F.shiftrightunsigned(found, 32))
         aggregates += [low.alias(AGGREGATES[1 + 2 * lane]), high.alias(AGGREGATES[2 + 2 * lane])]
     return aggregates
 
