@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -300,12 +300,30 @@ def _resolve_peers(
             ConfiguredPeer(
                 id=NodeId(parts["id"][0]),
                 url=parts["url"][0],
-                weight=0 if "follower" in roles else parts.get("weight", (1, ""))[0],
+                weight=_votes(roles, f"peer.{number}.weight", *parts.get("weight", (None, ""))),
                 witness="witness" in roles,
                 follower="follower" in roles,
             )
         )
     return tuple(peers)
+
+
+def _votes(roles: Sequence[str], key: str, weight: int | None, source: str) -> int:
+    """Return the votes of a node, which a follower has none of.
+
+    Args:
+        weight: That is given, with its source; None = none is.
+    """
+    follows = "follower" in roles
+    if follows and weight:
+        raise _wrong(
+            source,
+            key,
+            weight,
+            "a follower has no vote",
+            f"Leave {key} out.  `sparktxlog peer set NODE --role master` makes it a member later.",
+        )
+    return 0 if follows else 1 if weight is None else weight
 
 
 def _resolve_secrets(read: dict[str, Any], origins: Mapping[str, str], where: str) -> None:
@@ -427,7 +445,8 @@ def _resolve_quorum(
     members = sum((own_member, *(peer.may_be_member for peer in peers)))
     if members == 0:
         raise _missing(where, "roles", "leave no member: all nodes are witnesses or followers")
-    own_weight = 0 if "follower" in own_roles else read["weight"]
+    given = (read["weight"], values["weight"][1]) if "weight" in values else (None, "")
+    own_weight = _votes(own_roles, "weight", *given)
     if own_weight + sum(peer.weight for peer in peers) == 0:
         raise _wrong(where, "weight", 0, "no node has a vote")
     rule = read["acquisition-quorum"]

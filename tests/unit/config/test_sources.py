@@ -139,6 +139,12 @@ def test_properties_and_peers_in_tables(tmp_path: Path) -> None:
         ({"roles": "witness"}, "roles", "leave no member"),
         ({"roles": ["witness", "replica"]}, "roles", "only votes"),
         ({"weight": 0}, "weight", "no node has a vote"),
+        ({**PEER, "roles": "follower", "weight": 2}, "weight", "a follower has no vote"),
+        (
+            {**PEER, "peer.1.role": "follower", "peer.1.weight": 1},
+            "peer.1.weight",
+            "a follower has no vote",
+        ),
         ({"eviction": "never"}, "eviction", "auto, unheard, manual"),
         ({"eviction-guard": "A+"}, "eviction-guard", "not empty"),
         ({"eviction-guard": 3}, "eviction-guard", "sets of node ids"),
