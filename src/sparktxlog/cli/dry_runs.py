@@ -13,6 +13,7 @@ import typer
 
 from sparktxlog.cli.printing import print_json, say
 from sparktxlog.errors import NotFoundError
+from sparktxlog.model.tables.groups import check_places
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go; change nothing.")]
@@ -28,21 +29,26 @@ def print_plan(as_json: bool, document: Mapping[str, Any], lines: Sequence[str])
     say("Nothing was changed.")
 
 
-def removal_plan(epochs: Mapping[str, Any], node: str) -> tuple[dict[str, Any], list[str]]:
+def removal_plan(
+    epochs: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], node: str
+) -> tuple[dict[str, Any], list[str]]:
     """Return what `peer remove` would do, as a document and in sentences.
 
     Args:
         epochs: Answer of `/v1/epochs`.
+        groups: Answer of `/v1/groups`.
         node: The node that would go.
 
     Raises:
         NotFoundError: It has no place (definite).
+        InvalidRequestError: It alone has the rows of a group (definite).
     """
     seat = next((one for one in epochs["roster"] if one["id"] == node), None)
     if seat is None:
         names = ", ".join(one["id"] for one in epochs["roster"])
         raise NotFoundError(f"node {node!r} has no place", hint=f"Places: {names}.", node=node)
     left = [one for one in epochs["roster"] if one["id"] != node]
+    check_places(groups, {one["id"] for one in left if not (one["witness"] or one["follower"])})
     members = [one["id"] for one in left if one["member"]]
     losses = [one for one in epochs["force"]["may_be_lost"] if one["node_id"] == node]
     document = {

@@ -12,12 +12,13 @@ from tests.support.command_line import invoke
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.cli.commands import peer_commands
 from sparktxlog.cli.dry_runs import removal_plan, void_plan
-from sparktxlog.errors import NotFoundError
+from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
 
+HAS_DATA = {"witness": False, "follower": False}
 SEATS = [
-    {"id": "A", "url": "http://a", "weight": 2, "member": True},
-    {"id": "D", "url": "http://d", "weight": 1, "member": True},
+    {"id": "A", "url": "http://a", "weight": 2, "member": True, **HAS_DATA},
+    {"id": "D", "url": "http://d", "weight": 1, "member": True, **HAS_DATA},
 ]
 LOSS = {"node_id": "D", "last_shown": 40, "held_here": 38, "missing": 2, "unheard_s": 9.0}
 RUN = {
@@ -29,7 +30,8 @@ RUN = {
     "waits": [{"peer": "C", "why": "payload", "since_us": 1}],
 }
 ANSWERS: dict[str, Any] = {
-    "/v1/epochs": {"roster": SEATS, "force": {"may_be_lost": [LOSS]}},
+    "/v1/groups": [{"name": "us", "sites": ["A", "D"], "tables": ["t"]}],
+    "/v1/epochs": {"phase": "NORMAL", "roster": SEATS, "force": {"may_be_lost": [LOSS]}},
     "/v1/incoming": [RUN],
 }
 TABLES = {
@@ -106,11 +108,22 @@ def test_what_would_go_is_said_and_nothing_is_sent(
 
 def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(NotFoundError, match="Places: A, D"):
-        removal_plan(ANSWERS["/v1/epochs"], "X")
+        removal_plan(ANSWERS["/v1/epochs"], [], "X")
     with pytest.raises(NotFoundError, match="2 runs"):
         void_plan([RUN, RUN], "3f2a")
     with pytest.raises(NotFoundError, match="no runs"):
         void_plan([], "3f2a")
+
+
+def test_the_last_site_of_a_group_with_tables_is_refused() -> None:
+    """As without `--dry-run`: a group whose tables were dropped holds nobody."""
+    group = {"name": "eu", "sites": ["D", "Z"], "tables": ["a", "b"]}
+    with pytest.raises(InvalidRequestError, match="'eu' would be without sites: a, b would be"):
+        removal_plan(ANSWERS["/v1/epochs"], [group], "D")
+    assert removal_plan(ANSWERS["/v1/epochs"], [group | {"tables": []}], "D")[0]["votes"] == 2
+    witness = SEATS[0] | {"id": "Z", "witness": True}
+    with pytest.raises(InvalidRequestError, match="'eu' would be"):
+        removal_plan(ANSWERS["/v1/epochs"] | {"roster": [*SEATS, witness]}, [group], "D")
 
 
 def test_a_commit_table_needs_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

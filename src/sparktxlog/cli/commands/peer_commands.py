@@ -96,7 +96,11 @@ def peer_remove(
 ) -> None:
     """Remove a node from the cluster; the other nodes no longer talk to it."""
     if dry_run:
-        print_plan(as_json, *removal_plan(_api(url).get("/v1/epochs"), node))
+        api = _api(url)
+        epochs = api.get("/v1/epochs")
+        # A witness knows no tables, and no groups.
+        groups = [] if epochs["phase"] == "WITNESS" else api.get("/v1/groups")
+        print_plan(as_json, *removal_plan(epochs, groups, node))
         return
     _send(url, as_json, "DELETE", _path(node), {})
 

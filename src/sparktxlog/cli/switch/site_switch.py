@@ -23,6 +23,7 @@ from urllib.parse import quote
 from sparktxlog.cli.common_options import NodeApi
 from sparktxlog.cli.switch.switch_report import BEFORE, DONE, OPEN, SwitchReport, SwitchStep
 from sparktxlog.errors import (
+    InvalidRequestError,
     LocalProtocolError,
     NotFoundError,
     PeerTimeoutError,
@@ -31,6 +32,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.health.survival import losses
 from sparktxlog.http.link import GrowingPause
+from sparktxlog.model.tables.groups import check_places
 
 #: A decision is answered within 60 s; one that takes longer is reported as unknown.
 _DECISION_S = 70.0
@@ -266,6 +268,29 @@ class SiteSwitch:
         if new["rows_until"] and self._new not in in_sync:
             text = f"{self._new} has no replica in sync: readers find no row tables there yet"
             self.report.warnings.append(text)
+        yield from self._groups_without()
+
+    def _groups_without(self) -> Iterator[str]:
+        """Yield which group would be without sites; notes which would have fewer than copies."""
+        places = {
+            name
+            for name, seat in self._seats().items()
+            if not (seat["witness"] or seat["follower"]) and name != self._old
+        }
+        groups = self._at(self._old).get("/v1/groups")
+        try:
+            check_places(groups, places)
+        except InvalidRequestError as error:
+            yield error.message
+        for line in groups:
+            left = sorted(places & set(line["sites"]))
+            if line["tables"] and left and len(left) < line["copies"]:
+                text = (
+                    f"group {line['name']!r} needs {line['copies']} copies, and would have the "
+                    f"sites {', '.join(left)}: it takes no writes until `sparktxlog group alter "
+                    f"{line['name']} --copies {len(left)}`"
+                )
+                self.report.warnings.append(text)
 
     def _not_copied(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> Iterator[str]:
         """Yield what the new site lacks of the data; as `_problems`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,6 +222,28 @@ def check_groups(before: Mapping[str, str], after: Mapping[str, str | None]) -> 
                     "Name each schema with one group.",
                 )
     return made
+
+
+def check_places(lines: Iterable[Mapping[str, Any]], places: Collection[str]) -> None:
+    """Refuse places of nodes that leave a group with tables without any site.
+
+    Args:
+        lines: Of the groups, as the node answers.
+        places: Nodes that may be members, and have a place.
+
+    Raises:
+        InvalidRequestError: It names the group, and the tables (definite).
+    """
+    for line in lines:
+        if line["tables"] and not set(line["sites"]) & set(places):
+            tables = ", ".join(line["tables"][:5])
+            raise InvalidRequestError(
+                f"group {line['name']!r} would be without sites: {tables} would be lost",
+                hint="Drop these tables first; copy their rows to tables of another group before, "
+                "if you need them.",
+                group=line["name"],
+                tables=line["tables"][:100],
+            )
 
 
 def check_change(table: TableDefinition, properties: Mapping[str, str | None]) -> None:

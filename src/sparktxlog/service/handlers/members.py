@@ -12,6 +12,7 @@ from sparktxlog.errors import InvalidNameError, InvalidRequestError, LocalProtoc
 from sparktxlog.model.answers import EpochsAnswer, EpochView, ForceAnswer, VoidAnswer
 from sparktxlog.model.epoch import EpochRecord
 from sparktxlog.model.ids import NodeId, check_new_name, check_node_id
+from sparktxlog.model.tables.groups import check_places
 from sparktxlog.model.transactions.synchro_holders import check_expression
 from sparktxlog.model.values import MAX_WEIGHT, read_urls
 from sparktxlog.protocol.messages.view import NO_MAJORITY, Seat, is_rule
@@ -96,19 +97,9 @@ class MemberRoutes(RouteHandlers):
         """Return a new roster, unless a group that has tables would be without any site (P41).
 
         Raises:
-            InvalidRequestError: It names the group, and the tables (definite).
+            InvalidRequestError: As `check_places`.
         """
-        places = {seat.node_id for seat in roster if seat.may_be_member}
-        for group in self._node.groups():
-            if group["tables"] and places.isdisjoint(group["sites"]):
-                tables = ", ".join(group["tables"][:5])
-                raise InvalidRequestError(
-                    f"group {group['name']!r} would be without sites: {tables} would be lost",
-                    hint="Drop these tables first; copy their rows to tables of another group "
-                    "before, if you need them.",
-                    group=group["name"],
-                    tables=group["tables"][:100],
-                )
+        check_places(self._node.groups(), {seat.node_id for seat in roster if seat.may_be_member})
         return roster
 
     async def change_peer(self, id_: str, timeout: float, body: ChangePeer) -> EpochView:

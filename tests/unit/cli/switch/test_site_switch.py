@@ -67,6 +67,7 @@ class Answers:
         }
         self.statuses = {"A": well | (of_a or {}), "F": well | (of_f or {})}
         self.gone: set[str] = set()
+        self.groups: list[dict[str, Any]] = []
 
     def connect(self, url: str, **_: Any) -> NodeApi:
         """Return a link to a node."""
@@ -91,6 +92,7 @@ class Answers:
             "/v1/info": {"node_id": name},
             "/v1/epochs/history": [{"members": ["A"]}],
             "/v1/incoming": self.incoming,
+            "/v1/groups": self.groups,
             "/v1/views/survival": [self.loss],
         }
         if path == "/v1/status":
@@ -270,6 +272,32 @@ def test_a_site_that_does_not_answer_is_no_case_for_a_switch() -> None:
     with pytest.raises(UnreachableError) as caught:
         cluster.switch().run()
     assert "Both sites must answer" in caught.value.hint and cluster.asked == []
+
+
+def test_the_last_site_of_a_group_is_not_switched_off() -> None:
+    """Nothing is begun that the last step would refuse: F is of no group (P41)."""
+    cluster = Answers()
+    line = {"name": "eu", "sites": ["A", "W"], "copies": 1, "tables": ["t"]}
+    cluster.groups = [line, line | {"name": "none", "tables": []}]
+    for keep in (False, True):
+        (problem,) = cluster.switch(keep=keep).plan().problems
+        assert problem == "group 'eu' would be without sites: t would be lost"
+        with pytest.raises(LocalProtocolError, match="'eu' would be without sites") as caught:
+            cluster.switch(keep=keep).run()
+        assert caught.value.definite
+    assert cluster.asked == []
+
+
+def test_a_group_that_would_take_no_writes_is_a_warning() -> None:
+    cluster = Answers()
+    cluster.seats["B"] = cluster.seats["A"] | {"id": "B", "url": "http://B"}
+    line = {"name": "eu", "sites": ["A", "B"], "copies": 2, "tables": ["t"]}
+    cluster.groups = [line, line | {"name": "one", "copies": 1}]
+    report = cluster.switch().plan()
+    (warned,) = report.warnings
+    assert report.problems == []
+    assert "'eu' needs 2 copies, and would have the sites B" in warned
+    assert "`sparktxlog group alter eu --copies 1`" in warned
 
 
 def test_readers_without_tables_are_a_warning() -> None:
