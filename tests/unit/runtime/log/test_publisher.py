@@ -49,6 +49,7 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.log = directory / "log"
+        self.checkpoint_every = 100
         self.journal = Journal(directory)
         self.journal.load(1_000)
 
@@ -82,7 +83,7 @@ class Site:
                 data_dir=self.directory,
                 log_id="l",
                 publish_interval=0.01,
-                log_checkpoint_interval=100,
+                log_checkpoint_interval=self.checkpoint_every,
                 lag_retention=3_600.0,
                 signature_interval=1_000,
             ),
@@ -165,6 +166,21 @@ def test_what_nobody_foresaw_is_shown_and_tried_again(
     publisher.stop()
     assert publisher.failure is None and site.positions() == [1, 2]
     assert [found and "too many open files" in str(found) for found in seen] == [None, True, True]
+
+
+def test_v54_each_node_makes_checkpoints_at_its_own_interval(tmp_path: Path) -> None:
+    """Two nodes publish the same runs, a commit for each, with other settings."""
+    made = dict[str, list[int]]()
+    for name, every in (("often", 2), ("seldom", 4), ("never", 100)):
+        site = Site(tmp_path / name)
+        site.checkpoint_every = every
+        for run, entry in zip(RUNS[:8], ENTRIES[:8], strict=True):
+            site.order([run], [entry])
+            site.publish()
+        found = (site.log / "synchronized_queue" / "_delta_log").glob("*.checkpoint.parquet")
+        made[name] = sorted(int(path.name[:20]) for path in found)
+        assert site.positions() == list(range(1, 17))
+    assert made == {"often": [2, 4, 6, 8], "seldom": [4, 8], "never": []}
 
 
 def test_histories_are_written_while_a_bucket_is_away(
