@@ -132,15 +132,15 @@ INCOMING = (
 #: end of the queue; `ordered_only_there`, `accepted_only_there`: transactions that no other node
 #: holds, as far as the asked node knows.  `held_by`: sites that hold all that is ordered, with its
 #: rows.  `rows_held_by`: sites that answer and have all rows of the row tables;
-#: `tables_only_there`: commit tables that no other site that answers has whole.  `voters`: nodes
-#: that answer; `goes_on`: whether they have a majority of votes.  `applied_elsewhere`: furthest
-#: position of another replica that is in sync, NULL = there is none.  A witness does not have this
-#: view.
+#: `tables_only_there`: commit tables that no other site that answers has whole;
+#: `grouped_only_there`: tables of groups of which no other site answers.  `voters`: nodes that
+#: answer; `goes_on`: whether they have a majority of votes.  `applied_elsewhere`: furthest position
+#: of another replica that is in sync, NULL = there is none.  A witness does not have this view.
 SURVIVAL = (
     "site: string, survives: boolean, ordered: bigint, ordered_only_there: bigint, "
     "accepted_only_there: bigint, held_by: array<string>, rows_held_by: array<string>, "
-    "tables_only_there: array<string>, voters: array<string>, goes_on: boolean, "
-    "applied_elsewhere: bigint, sentence: string"
+    "tables_only_there: array<string>, grouped_only_there: array<string>, voters: array<string>, "
+    "goes_on: boolean, applied_elsewhere: bigint, sentence: string"
 )
 
 #: One row for each act of an operator at the asked node, each change of members, secrets or tables

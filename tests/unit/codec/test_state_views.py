@@ -20,6 +20,7 @@ from sparktxlog.errors import (
     SchemaMismatchError,
     TxLogError,
 )
+from sparktxlog.model.answers import Survival
 from sparktxlog.model.copying import CatchUpKind, Transfer
 from sparktxlog.model.epoch import EpochRecord, QueueEnd, RosterSeat
 from sparktxlog.model.tables.table import Column
@@ -231,6 +232,11 @@ def test_empty_views_keep_their_schema() -> None:
         found = view(name, quiet)
         assert found.schema == known.schema
         assert found.num_rows == (name == "masters")
+
+
+def test_a_view_has_all_that_is_known_of_a_loss() -> None:
+    """What it left out, `survival`, `drill` and `site switch` would not see."""
+    assert set(VIEWS["survival"].schema.names) == set(Survival.__annotations__)
 
 
 def test_what_people_are_promised_is_there() -> None:

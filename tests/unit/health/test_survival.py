@@ -23,7 +23,9 @@ def began_at(position: int) -> SiteData:
     return SiteData(rows_after=position)
 
 
-def losses(*sites: Site, any_rows: bool = True, tables: str = "") -> Any:
+def losses(
+    *sites: Site, any_rows: bool = True, tables: str = "", grouped: dict[str, str] | None = None
+) -> Any:
     names = [one.name for one in sites]
     found = survivals(
         KnownSites(
@@ -33,6 +35,7 @@ def losses(*sites: Site, any_rows: bool = True, tables: str = "") -> Any:
             voters={name: ([n for n in names if n != name], True) for name in names},
             any_rows=any_rows,
             commit_tables={f"uuid-{name}": name for name in tables},
+            grouped=grouped or {},
         )
     )
     return {one["site"]: one for one in found}
@@ -119,6 +122,21 @@ def test_what_is_accepted_at_one_site_only_is_lost_with_it() -> None:
     assert found["A"]["survives"] and not found["B"]["survives"]
     assert found["B"]["accepted_only_there"] == 2
     assert "2 accepted transactions are only at B" in found["B"]["sentence"]
+
+
+def test_the_last_site_of_a_group_cannot_be_lost() -> None:
+    """P41: others have the order, and no rows of its tables; one that is silent counts for none."""
+    found = losses(
+        site("A"), site("B"), site("C", None), grouped={"t": "B", "u": "BC", "v": "AB", "w": "C"}
+    )
+    assert {name: one["grouped_only_there"] for name, one in found.items()} == {
+        "A": [],
+        "B": ["t", "u"],
+        "C": ["w"],
+    }
+    assert found["A"]["survives"] and not found["B"]["survives"]
+    said = "no other site of their groups answers for 2 tables: t, u"
+    assert said in found["B"]["sentence"] and worst_loss([found["B"]])[2] == [said]
 
 
 def test_what_a_site_lacks_is_said_with_the_way_out() -> None:
