@@ -85,14 +85,18 @@ def _rehearse(
     """Add what became of restores aside to a report."""
     from sparktxlog.cli.drill.live_drill import rehearse_feed_end, rehearse_restore
 
+    if images is None and feed is None:
+        return
+    epochs = NodeApi(url).get("/v1/epochs")
+    log_ids = [epochs["log_id"], *(one["log_id"] for one in epochs["ancestors"])]
     if images is not None:
         from sparktxlog.cli.commands.backup_commands import rehearse_image
 
         kept_after = NodeApi(url).get("/v1/info")["kept_after"]
         image, run = rehearse_image(images, with_spark=with_spark)
-        done.rehearsals.append(rehearse_restore(done.position, image, kept_after, run))
+        done.rehearsals.append(rehearse_restore(done.position, log_ids, image, kept_after, run))
     if feed is not None:
         from sparktxlog.cli.commands.feed_commands import rehearse_feed
 
         said, restore = rehearse_feed(feed, with_spark=with_spark)
-        done.rehearsals.append(rehearse_feed_end(done.position, said, restore))
+        done.rehearsals.append(rehearse_feed_end(done.position, log_ids[0], said, restore))

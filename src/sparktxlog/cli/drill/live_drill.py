@@ -7,7 +7,7 @@ where its writers would go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic, time_ns
 from typing import Any
 
@@ -129,17 +129,24 @@ def _writers(site: str, statuses: Mapping[str, Any]) -> list[str]:
 
 
 def rehearse_restore(
-    position: int, image: Mapping[str, Any], kept_after: int, run: Callable[[], tuple[float, Any]]
+    position: int,
+    log_ids: Collection[str],
+    image: Mapping[str, Any],
+    kept_after: int,
+    run: Callable[[], tuple[float, Any]],
 ) -> Rehearsal:
     """Return what became of a restore aside.
 
     Args:
         position: End of the queue.
-        image: `image`, its name, and `position`.
+        log_ids: Of the cluster's log, and of those that it continues.
+        image: `image`, its name, `log_id` and `position`.
         kept_after: The log can be replayed after this position.
         run: Restores it, counts its rows unless that was left out; returns seconds, and table →
             signatures that differ.
     """
+    if image["log_id"] not in log_ids:
+        return _of_another_log("restore", f"image {image['image']}", image["log_id"], log_ids)
     seconds, wrong = run()
     problems = [f"table {name}: {a} recorded, {b} counted" for name, (a, b) in wrong.items()]
     behind = position - int(image["position"])
@@ -158,15 +165,18 @@ def rehearse_restore(
 
 
 def rehearse_feed_end(
-    position: int, feed: Mapping[str, Any], run: Callable[[], tuple[float, Any]]
+    position: int, log_id: str, feed: Mapping[str, Any], run: Callable[[], tuple[float, Any]]
 ) -> Rehearsal:
     """Return what became of the end of a feed.
 
     Args:
         position: End of the queue.
-        feed: `position`, its end; `lag_s`, how late it is; `what` is done.
+        log_id: Of the cluster: a feed is of one log alone.
+        feed: Its `log_id`; `position`, its end; `lag_s`, how late it is; `what` is done.
         run: Does it; returns seconds, and table → signatures that differ.
     """
+    if feed["log_id"] != log_id:
+        return _of_another_log("restore of the feed", "the feed", feed["log_id"], [log_id])
     seconds, wrong = run()
     behind = max(0, position - int(feed["position"]))
     return Rehearsal(
@@ -175,4 +185,14 @@ def rehearse_feed_end(
         f"transactions behind, which are lost only if all sites are, and {feed['lag_s']:g} s late.",
         pause_s={"restore": round(seconds, 2)},
         problems=[f"table {name}: {a} recorded, {b} counted" for name, (a, b) in wrong.items()],
+    )
+
+
+def _of_another_log(name: str, what: str, log_id: str, known: Collection[str]) -> Rehearsal:
+    """Return a rehearsal of what keeps nothing of this cluster."""
+    text = f"{what} is of log {log_id}, and the cluster has {' after '.join(known)}"
+    return Rehearsal(
+        name=name,
+        what="Nothing was restored: that is another cluster's, or from before a fork.",
+        problems=[f"{text}: name the place of this cluster's own"],
     )

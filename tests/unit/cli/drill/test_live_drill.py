@@ -11,7 +11,12 @@ import pytest
 from sparktxlog.cli.all_nodes import NodeAnswer
 from sparktxlog.cli.drill import live_drill
 from sparktxlog.cli.drill.drill_report import DrillReport
-from sparktxlog.cli.drill.live_drill import examine, rehearse_restore, run_live
+from sparktxlog.cli.drill.live_drill import (
+    examine,
+    rehearse_feed_end,
+    rehearse_restore,
+    run_live,
+)
 from sparktxlog.errors import TransportError
 
 SITES = ("A", "B", "C")
@@ -143,10 +148,27 @@ def test_data_that_only_one_site_has_would_be_lost() -> None:
 
 
 def test_a_restore_tells_its_time_what_differs_and_whether_the_log_leads_on() -> None:
-    image = {"image": "one", "position": 10}
-    good = rehearse_restore(15, image, 10, lambda: (1.234, {}))
+    image = {"image": "one", "position": 10, "log_id": "old"}
+    good = rehearse_restore(15, ["l", "old"], image, 10, lambda: (1.234, {}))
     assert (good.pause_s, good.problems) == ({"restore": 1.23}, [])
     assert "5 transactions behind" in good.what
-    bad = rehearse_restore(15, image, 11, lambda: (1.0, {"t": ("1:a", "1:b")}))
+    bad = rehearse_restore(15, ["l", "old"], image, 11, lambda: (1.0, {"t": ("1:a", "1:b")}))
     assert bad.problems[0] == "table t: 1:a recorded, 1:b counted"
     assert "the log begins after 11" in bad.problems[1]
+
+
+def test_what_another_cluster_wrote_is_a_problem_and_is_not_restored() -> None:
+    """It would restore well, and would have nothing of this cluster."""
+
+    def run() -> Any:
+        raise AssertionError("it is not restored")
+
+    feed = {"log_id": "x", "position": 90, "lag_s": 0.0, "what": "read"}
+    (problem,) = rehearse_feed_end(15, "l", feed, run).problems
+    assert problem.startswith("the feed is of log x, and the cluster has l:")
+    image = {"image": "one", "position": 10, "log_id": "x"}
+    (problem,) = rehearse_restore(15, ["l", "old"], image, 10, run).problems
+    assert problem.startswith("image one is of log x, and the cluster has l after old:")
+    good = rehearse_feed_end(95, "x", feed, lambda: (2.5, {}))
+    assert (good.problems, good.pause_s) == ([], {"restore": 2.5})
+    assert "5 transactions behind" in good.what
