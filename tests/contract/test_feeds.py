@@ -32,7 +32,7 @@ from sparktxlog.worker.backup.restoring import restore_replica
 from sparktxlog.worker.feed.feed_checks import check_feed, lag_of
 from sparktxlog.worker.feed.feed_lakes import restored_before
 from sparktxlog.worker.feed.feed_page import ReportedSignatures
-from sparktxlog.worker.feed.feed_points import proof_of, route_to, target_of
+from sparktxlog.worker.feed.feed_points import check_leads, proof_of, route_to, target_of
 from sparktxlog.worker.feed.feed_pruning import FeedPruned, Retention, prune
 from sparktxlog.worker.feed.feed_store import (
     FeedIdentity,
@@ -277,6 +277,11 @@ def test_a_feed_may_have_a_hole_with_an_image_after_it(
     ]
     with pytest.raises(NotFoundError, match="has a hole up to 12 after position 6"):
         target_of(feed, "9")
+    # Without the image nothing leads over the hole.
+    with pytest.raises(NotFoundError, match="has a hole after position 6") as caught:
+        check_leads(feed, 0, target_of(feed, None))
+    assert caught.value.definite and "--at 6" in caught.value.hint
+    check_leads(feed, 12, target_of(feed, None))
     _image(feed, tmp_path, log, 1, "one")
     assert target_of(feed, "12").position == 12
     assert route_to(feed, target_of(feed, "15")).begins_after == 12
@@ -326,6 +331,10 @@ def test_a_missing_page_is_named(shipped: FeedStore, log: SmallLog) -> None:
     assert caught.value.fields["position"] == 7
     (damage,) = check_feed(shipped).damaged
     assert damage["position"] == 13 and "positions 7 to 12" in str(damage["problem"])
+    check_leads(shipped, 0, target_of(shipped, "6"))
+    with pytest.raises(CorruptLogError, match="positions 7 to 12 are missing"):
+        check_leads(shipped, 0, target_of(shipped, None))
+    check_leads(shipped, 12, target_of(shipped, None))
 
 
 def test_a_missing_first_page_is_named(shipped: FeedStore, log: SmallLog) -> None:

@@ -25,6 +25,7 @@ from tests.support.image_lake import Lake
 from tests.support.store_servers import BUCKET, StoreServer, seaweedfs
 
 from sparktxlog import Client
+from sparktxlog.api.writing.group_definitions import create_group
 from sparktxlog.delta.live_files import needed_files
 from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.errors import (
@@ -33,12 +34,14 @@ from sparktxlog.errors import (
     ForeignLogError,
     InvalidRequestError,
     LockedError,
+    NotHeldHereError,
     NotPlacedError,
     StorageError,
     TxLogError,
     UnreachableError,
 )
 from sparktxlog.files.stores.bucket import BucketStore
+from sparktxlog.http.link import Http
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.runtime.log import published_log
@@ -378,6 +381,37 @@ def test_places_and_logs_that_are_wrong_are_refused(
     asyncio.run(main())
 
 
+def test_a_site_without_the_rows_of_a_group_names_those_that_have_all(
+    tmp_path: Path, place: FeedStore
+) -> None:
+    """P41: a feed has all rows; where groups divide them so that no site has, that is said."""
+
+    def make(url: str, group: str, site: str) -> int:
+        create_group(Http(url), group, [site])
+        with Client(url) as client:
+            client.create_table(group, {"id": "bigint"}, group=group)
+            position: int = client.append(group, [{"id": 1}]).position
+        return position
+
+    async def main() -> None:
+        async with cluster(tmp_path, "AB") as nodes:
+            a, b = nodes["A"], nodes["B"]
+            last = await at(a, make, "eu", "B")
+            await until(lambda: all(one.base.published.value >= last for one in (a, b)))
+            with pytest.raises(NotHeldHereError, match="'eu': its group has sites B") as caught:
+                await once(place, a.config.master_url)
+            assert caught.value.hint.endswith("Feed it from a site that holds them: B.")
+            assert (await once(place, b.config.master_url)).position == last
+            last = await at(a, make, "us", "A")
+            await until(lambda: all(one.base.published.value >= last for one in (a, b)))
+            with pytest.raises(NotHeldHereError, match="'us': its group has sites A") as caught:
+                await once(place, b.config.master_url)
+            assert "no site holds those of all groups" in caught.value.hint
+            assert check_feed(place).damaged == []
+
+    asyncio.run(main())
+
+
 # -- commit tables ---------------------------------------------------------------------------------
 
 
@@ -684,5 +718,15 @@ def test_commands_feed_and_rehearse(
             rehearsal = found["rehearsals"][-1]
             assert rehearsal["name"] == "restore of the feed" and rehearsal["problems"] == []
             assert "0 transactions behind" in rehearsal["what"]
+            assert rehearsal["pause_s"]["restore"] >= 0.0
+            async with cluster(tmp_path / "other", "X") as others:
+                foreign = ("drill", "--url", others["X"].config.master_url, *drill[3:])
+                found = await asyncio.to_thread(told, *foreign, code=3)
+            (problem,) = found["rehearsals"][-1]["problems"]
+            assert "the feed is of log" in problem and found["passed"] is False
+            (kept,) = (Path(place.url) / "contents").iterdir()
+            kept.unlink()
+            assert await asyncio.to_thread(invoke, monkeypatch, *drill) == 4
+            assert kept.name in capsys.readouterr().err, "what would stop a restore is named"
 
     asyncio.run(main())

@@ -176,8 +176,9 @@ def list_feed(place: Place, as_json: AsJson = False) -> None:
     else:
         typer.echo(
             f"The feed in {store.url} of log {identity.log_id} has positions {firsts[0]:,} to "
-            f"{lag.position:,} in {len(firsts):,} pages.  It has all that was ordered until "
-            f"{time_text(lag.whole_until)} UTC, {lag.lag_s:,} s ago."
+            f"{lag.position:,} in {len(firsts):,} pages.  It ends with what was ordered until "
+            f"{time_text(lag.whole_until)} UTC, {lag.lag_s:,} s ago.  Whether each page is there "
+            "and whole, `sparktxlog feed verify` says."
         )
     columns: Columns = {
         "image": "image",
@@ -316,16 +317,18 @@ def restore_feed(
     """
     from sparktxlog.worker.feed.feed_commits import check_absent, commit_tables_at
     from sparktxlog.worker.feed.feed_lakes import check_target
-    from sparktxlog.worker.feed.feed_points import route_to, target_of
+    from sparktxlog.worker.feed.feed_points import check_leads, route_to, target_of
     from sparktxlog.worker.feed.feed_store import FeedStore
 
     store, target = FeedStore(place), place_of_lake(lake)
     route = route_to(store, target_of(store, at), image)
-    goes_on = check_target(store, route, target, force_clean=force_clean)
+    stands_at = check_target(store, route, target, force_clean=force_clean)
+    goes_on = stands_at is not None
     tables = None if commit_tables is None else place_of_lake(commit_tables)
     if tables is not None:
         check_absent(tables)
     if dry_run:
+        check_leads(store, route.begins_after if stands_at is None else stands_at, route.target)
         at_position = [] if tables is None else commit_tables_at(store, route)
         print_plan(as_json, *_plan(store, route, target, goes_on, at_position))
         return
@@ -495,6 +498,7 @@ def rehearse_feed(
         return time.monotonic() - begun, wrong
 
     said = {
+        "log_id": store.identity().log_id,
         "position": target.position,
         "lag_s": 0.0 if lag is None else lag.lag_s,
         "what": "restored into a scratch directory, and counted"

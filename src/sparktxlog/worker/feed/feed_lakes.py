@@ -21,8 +21,10 @@ from sparktxlog.worker.replica.state import (
 )
 
 
-def check_target(feed: FeedStore, route: FeedRoute, lake: str | Path, *, force_clean: bool) -> bool:
-    """Return whether a lake would go on that was restored before.
+def check_target(
+    feed: FeedStore, route: FeedRoute, lake: str | Path, *, force_clean: bool
+) -> int | None:
+    """Return the position from which a lake would go on that was restored before, None = none was.
 
     Args:
         force_clean: What an interrupted restore of an image left would be removed.
@@ -31,10 +33,10 @@ def check_target(feed: FeedStore, route: FeedRoute, lake: str | Path, *, force_c
         InvalidRequestError: It is not empty, and cannot go on (definite).
         TxLogError: As `restored_before`.
     """
-    if restored_before(feed, route, lake) is not None:
-        return True
+    if (found := restored_before(feed, route, lake)) is not None:
+        return found.position
     check_room(lake, force_clean=force_clean)
-    return False
+    return None
 
 
 def restored_before(feed: FeedStore, route: FeedRoute, lake: str | Path) -> ReplicaState | None:

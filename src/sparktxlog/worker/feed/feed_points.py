@@ -227,6 +227,29 @@ def proof_of(feed: FeedStore, target: RunEnd) -> tuple[RunEnd, ReportedSignature
     return None
 
 
+def check_leads(feed: FeedStore, after: int, target: RunEnd) -> None:
+    """Read all pages after a position up to a target, and none of their files.
+
+    Raises:
+        CorruptLogError: One is missing, damaged, or does not follow the one before it.
+        NotFoundError: They end before the target (definite).
+    """
+    reached = after
+    for page in feed.pages(after):
+        reached = page.last
+        if reached >= target.position:
+            return
+    if reached < target.position:
+        raise NotFoundError(
+            f"the feed in {feed.url} has a hole after position {reached:,}: what it has after that "
+            f"does not lead on to {target.position:,}",
+            hint=f"Stop before it, --at {reached}, or begin at a later image: `sparktxlog feed "
+            "verify` shows the parts of the feed.",
+            position=target.position,
+            end=reached,
+        )
+
+
 def route_to(feed: FeedStore, target: RunEnd, name: str | None = None) -> FeedRoute:
     """Return from where a position is reached: from the newest image at or before it.
 

@@ -24,6 +24,7 @@ from sparktxlog.errors import (
     ApplyError,
     DivergedError,
     ExpiredError,
+    NotHeldHereError,
     RemoteProtocolError,
     TxLogError,
 )
@@ -183,8 +184,26 @@ class _Shipper:
             return self._segments()
 
     def _segments(self) -> LogTail:
-        """Return what follows; a feed has the rows of all groups, or none at all (P41)."""
-        return self._source.segments(self._end.position, wait_s=POLL_S, limit=_SEGMENTS, whole=True)
+        """Return what follows; a feed has the rows of all groups, or none at all (P41).
+
+        Raises:
+            NotHeldHereError: It names the sites that hold all, if there are any (definite).
+        """
+        at = self._end.position
+        try:
+            return self._source.segments(at, wait_s=POLL_S, limit=_SEGMENTS, whole=True)
+        except NotHeldHereError as error:
+            groups = self._source.document("/v1/groups")
+            sites = [set(one["sites"]) for one in groups if one["tables"] or one["dropped"]]
+            whole = sorted(set.intersection(*sites)) if sites else []
+            error.hint = (
+                f"A feed has the rows of all tables.  Feed it from a site that holds them: "
+                f"{', '.join(whole)}."
+                if whole
+                else "A feed has the rows of all tables, and no site holds those of all groups: "
+                "this log has no feed.  Back up each site, with `sparktxlog backup`."
+            )
+            raise
 
     def _say(self, published: int) -> None:
         position, node_id = self._end.position, self._info.node_id
