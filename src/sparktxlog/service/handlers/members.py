@@ -216,8 +216,17 @@ def _take_out(roster: Roster, name: str) -> tuple[Seat, Roster, int]:
 
 
 def _put_in(others: Roster, seat: Seat, at: int) -> Roster:
-    """Return the roster with a new or changed seat; refuse a duplicate name or address."""
+    """Return the roster with a new or changed seat; refuse what cannot be."""
     _check_free(others, seat)
+    if seat.follower and seat.weight:
+        raise LocalProtocolError(
+            f"{seat.node_id} cannot be a follower and vote",
+            hint=f"Leave its weight out.  `sparktxlog peer set {seat.node_id} --role master` makes "
+            "a follower a member, with a vote.",
+            node=seat.node_id,
+            field="weight",
+            value=seat.weight,
+        )
     return (*others[:at], seat, *others[at:])
 
 
