@@ -28,6 +28,7 @@ from tests.support.replica_lakes import report_of
 
 from sparktxlog import Client
 from sparktxlog.model.tables.table_versions import TableVersions
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.runtime.commit_tables.table_giver import TableGiver
 from sparktxlog.runtime.node import Node
@@ -245,7 +246,9 @@ def test_three_disks_replaced_one_after_the_other_lose_nothing(
                     other.report()
             end = await settled(places)
             assert {place.node.base.kept_after.value > 0 for place in places.values()} == {True}
-            assert [place.node.replicas.applied(1) for place in places.values()] == [end] * 3
+            assert [place.node.replicas.applied(Appliers()) for place in places.values()] == [
+                end
+            ] * 3
             sites = [site_of(place.node, session, table) for place in places.values()]
             assert [await site.caller.version("c") for site in sites] == [LAST] * 3
             assert sites[0].files() == sites[1].files() == sites[2].files()

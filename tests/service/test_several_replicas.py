@@ -35,7 +35,7 @@ from sparktxlog.files.workspace import CopyWorkspace
 from sparktxlog.http.link import Http
 from sparktxlog.model.replicas import MOST_REPLICAS
 from sparktxlog.model.report import OwnReport, WorkerReport
-from sparktxlog.model.transactions.receipt import Level
+from sparktxlog.model.transactions.receipt import Appliers, Level
 from sparktxlog.runtime.node import Node
 from sparktxlog.worker.replica.source import HttpLogSource
 
@@ -242,11 +242,11 @@ def test_applied_k_counts_sites_and_not_replicas(
             await until(lambda: a.base.published.value == b.base.published.value == end)
             for name, lake in (("main", a.config.lake_dir), ("reports", tmp_path / "reports")):
                 await a.all_replicas.take_report(await report(a, name, lake))
-            assert a.replicas.applied(1) == end and a.replicas.applied(2) == 0
+            assert a.replicas.applied(Appliers()) == end and a.replicas.applied(Appliers(2)) == 0
             for ask in (commit, post):
                 assert (await asyncio.to_thread(ask))[1] is True, "that is one site"
             await b.all_replicas.take_report(await report(b, "main", b.config.lake_dir))
-            await until(lambda: a.replicas.applied(2) == end)
+            await until(lambda: a.replicas.applied(Appliers(2)) == end)
             for ask in (commit, post):
                 assert await asyncio.to_thread(ask) == ("applied", False)
 

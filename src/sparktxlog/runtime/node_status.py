@@ -19,6 +19,7 @@ from sparktxlog.model.answers import (
 )
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.transactions.marks import Undecided
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.protocol.messages.view import Phase
 from sparktxlog.protocol.order.status import Awaited, AwaitReason, MasterStatus
 from sparktxlog.runtime.clock import wall_us
@@ -117,7 +118,7 @@ class NodeStatus:
             "published": base.published.value,
             "kept_after": base.kept_after.value,
             "rows_until": status.rows_until,
-            "applied": replicas.applied(1),
+            "applied": replicas.applied(Appliers()),
             "incoming_runs": status.incoming_runs,
             "incoming_transactions": status.incoming_transactions,
             "incoming_bytes": status.incoming_bytes,

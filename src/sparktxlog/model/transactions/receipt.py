@@ -20,22 +20,25 @@ class Level(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Appliers:
-    """Sites that shall have applied a transaction: so many, of each group that it has rows for."""
+    """Sites that shall have applied a transaction: so many, of each group that it has rows for.
 
-    #: 1 without groups: the own site.
+    Raises:
+        ValueError: Fewer than one.
+    """
+
+    #: From 1; 1 without groups: the own site.
     sites: int = 1
     #: The sites of each group (P41); empty = any sites.
     groups: tuple[tuple[str, ...], ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.sites < 1:
+            raise ValueError(f"{self.sites} sites: a position is applied by one at least")
+
     @property
     def own(self) -> bool:
         """Whether only the own site counts."""
-        return self.sites <= 1 and not self.groups
-
-    @classmethod
-    def of(cls, sites: int | Appliers) -> Appliers:
-        """Return those that are meant; a number of sites means any."""
-        return sites if isinstance(sites, Appliers) else cls(sites)
+        return self.sites == 1 and not self.groups
 
     def reached(self, positions: Mapping[str, int]) -> int:
         """Return the position that they have reached, 0 = there are fewer.
@@ -43,16 +46,16 @@ class Appliers:
         Args:
             positions: Of each site that counts.
         """
-        number, least = max(self.sites, 1), list[int]()
+        least = list[int]()
         for group in self.groups or (tuple(positions),):
             found = sorted((positions[site] for site in group if site in positions), reverse=True)
-            least.append(found[number - 1] if len(found) >= number else 0)
+            least.append(found[self.sites - 1] if len(found) >= self.sites else 0)
         return min(least)
 
     def suffice(self, sites: Collection[str]) -> bool:
         """Return whether these sites are enough."""
         counted = [sum(site in group for site in sites) for group in self.groups] or [len(sites)]
-        return min(counted) >= max(self.sites, 1)
+        return min(counted) >= self.sites
 
 
 #: Rank of a level; a receipt of a higher level includes the lower ones.

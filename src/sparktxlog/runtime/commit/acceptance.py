@@ -684,7 +684,7 @@ class Submits:
         receipt, position = self._with_origins(receipt), receipt.position
         if position is None or receipt.outcome == PREPARED:  # nothing of it can be read
             return receipt
-        if position + receipt.n - 1 > self._replicas.applied(1):
+        if position + receipt.n - 1 > self._replicas.applied(Appliers()):
             return await self._held_up(receipt, Appliers())
         return replace(receipt, level=Level.APPLIED)
 

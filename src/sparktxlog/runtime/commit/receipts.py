@@ -181,7 +181,7 @@ class Receipts:
     """All submissions that are not ordered yet, and all clients that wait.
 
     Args:
-        applied: Returns the position that so many sites have applied.
+        applied: Returns the position that these sites have applied.
         passed: The same, with replicas in which tables stand still: waiting applies no more there;
             None = there are none.
         on_ordered: Called with the seconds that an own run took from its submit to its order.
@@ -191,9 +191,9 @@ class Receipts:
 
     def __init__(
         self,
-        applied: Callable[[int | Appliers], int],
+        applied: Callable[[Appliers], int],
         on_busy: Callable[[bool], None] = lambda busy: None,
-        passed: Callable[[int | Appliers], int] | None = None,
+        passed: Callable[[Appliers], int] | None = None,
         on_ordered: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._applied = applied
@@ -209,8 +209,8 @@ class Receipts:
         self._by_id: dict[bytes, tuple[Submission, int]] = {}
         #: Larger runs that are durable and wait for their stamp; the journal finds stamped ones.
         self._unstamped: set[Submission] = set()
-        #: Per number of sites, and groups, least position first.
-        self._replicas: dict[int | Appliers, list[_ReplicaWait]] = {}
+        #: Least position first.
+        self._replicas: dict[Appliers, list[_ReplicaWait]] = {}
         #: Position of a run that was ordered with fewer holders than it needs → how many (P34).
         self._fewer: dict[int, int] = {}
         self._tiebreak = itertools.count()
@@ -281,7 +281,7 @@ class Receipts:
         submission: Submission,
         index: int | None,
         level: Level,
-        sites: int | Appliers,
+        sites: Appliers,
         timeout_s: float,
     ) -> Receipt:
         """Return the receipt once the level is reached, or `late` if it is only ordered in time.
@@ -319,9 +319,9 @@ class Receipts:
             waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, "in time"))
 
     async def wait_applied(
-        self, position: int, sites: int | Appliers, timeout_s: float, *, of_submit: bool = False
+        self, position: int, sites: Appliers, timeout_s: float, *, of_submit: bool = False
     ) -> bool:
-        """Wait until so many sites applied a position; return whether they did in time.
+        """Wait until these sites applied a position; return whether they did in time.
 
         It ends at once where they have passed it, and tables stand still there.
 
@@ -468,7 +468,7 @@ class Receipts:
                 waiter.future.set_exception(_unknown(submission.ids, receipt, waiter.level, when))
         submission.waiters.clear()
 
-    def _purge(self, sites: int | Appliers) -> None:
+    def _purge(self, sites: Appliers) -> None:
         """Drop waits that timed out, once there are many: replicas may stand still for long."""
         heap = self._replicas.get(sites, [])
         self._expired += 1

@@ -419,24 +419,23 @@ class Replicas:
 
     # -- questions ---------------------------------------------------------------------------------
 
-    def applied(self, sites: int | Appliers) -> int:
-        """Return the position that the own site (1) or any `sites` equal sites applied.
+    def applied(self, sites: Appliers) -> int:
+        """Return the position that the own site, or so many equal sites, have applied.
 
-        Or so many of each of some groups, which count for no other sites.
+        Of a group only its sites count.
 
         A site has applied what one of its replicas has that holds all tables, or what all of them
         have that hold a set of tables, if these sets leave out none.  Replicas that differ count
-        together up to the last position where they were equal.  0 asks for the own site, also if
-        some tables stand still: its others can be read.  Followers count only for themselves:
-        nobody relies on them (P38).
+        together up to the last position where they were equal.  Followers count only for
+        themselves: nobody relies on them (P38).
         """
-        return self._least(sites, still=sites == 0)
+        return self._least(sites, still=False)
 
-    def passed(self, sites: int | Appliers) -> int:
+    def passed(self, sites: Appliers) -> int:
         """Return the same; sites that have passed it while tables there stand still count, too."""
         return self._least(sites, still=True)
 
-    def passed_by(self, position: int, sites: int | Appliers) -> dict[str, dict[str, str]]:
+    def passed_by(self, position: int, sites: Appliers) -> dict[str, dict[str, str]]:
         """Return the sites that count for `passed` at a position: table that stands still → why."""
         return {
             site: {
@@ -449,11 +448,11 @@ class Replicas:
             if passed.position >= position
         }
 
-    def _least(self, sites: int | Appliers, *, still: bool) -> int:
+    def _least(self, sites: Appliers, *, still: bool) -> int:
         passed = self._positions(sites, still=still)
-        return Appliers.of(sites).reached({site: one.position for site, one in passed.items()})
+        return sites.reached({site: one.position for site, one in passed.items()})
 
-    def _positions(self, sites: int | Appliers, *, still: bool) -> dict[str, _Passed]:
+    def _positions(self, sites: Appliers, *, still: bool) -> dict[str, _Passed]:
         """Return site → how far it is, by the replicas that count.
 
         Args:
@@ -461,7 +460,7 @@ class Replicas:
         """
         whole: dict[str, _Passed] = {}
         parts: dict[str, list[_Passed]] = {}
-        view, own = self._base.master.view, Appliers.of(sites).own
+        view, own = self._base.master.view, sites.own
         for state in self._states.values():
             report, comparison, site = state.report, state.comparison, state.report.node_id
             if site != self._node_id and (own or view.follows(site)):

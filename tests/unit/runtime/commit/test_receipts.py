@@ -19,7 +19,7 @@ from sparktxlog.errors import (
     OversizeError,
 )
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.transactions.receipt import Level
+from sparktxlog.model.transactions.receipt import Appliers, Level
 from sparktxlog.protocol.messages.posts import QueueEntry, Rejection, RunHeader
 from sparktxlog.runtime.commit import receipts as receipts_module
 from sparktxlog.runtime.commit.receipts import Receipts, check_sites, done_until, rejection_error
@@ -59,7 +59,7 @@ def test_levels_are_reached_in_order_and_each_waiter_gets_its_own() -> None:
         receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=True)
         waits = [
-            asyncio.create_task(receipts.wait(submission, index, level, 1, 5))
+            asyncio.create_task(receipts.wait(submission, index, level, Appliers(), 5))
             for index, level in enumerate((Level.ACCEPTED, Level.ACQUIRED, Level.ORDERED))
         ]
         await asyncio.sleep(0)
@@ -84,7 +84,7 @@ def test_a_runs_receipt_counts_its_rejections() -> None:
         submission = receipts.open(1, IDS, singles=False)
         assert receipts.pending(IDS[:16]) is not None
         assert receipts.pending(IDS[16:32]) is None  # ids of a batch cost nothing
-        wait = asyncio.create_task(receipts.wait(submission, None, Level.ORDERED, 1, 5))
+        wait = asyncio.create_task(receipts.wait(submission, None, Level.ORDERED, Appliers(), 5))
         await asyncio.sleep(0)
         receipts.accepted(1, header())
         receipts.ordered(entry(1, Rejection(index=2, code="c", text="t")), 7, 3)
@@ -102,7 +102,7 @@ def test_a_level_not_reached_in_time_is_unknown_and_says_how_far_it_got() -> Non
         submission = receipts.open(1, IDS[:16], singles=True)
         receipts.accepted(1, header(n=1))
         with pytest.raises(CommitStateUnknownError) as raised:
-            await receipts.wait(submission, 0, Level.ORDERED, 1, 0.001)
+            await receipts.wait(submission, 0, Level.ORDERED, Appliers(), 0.001)
         assert raised.value.fields["reached"] == "accepted"
         assert raised.value.fields["transaction_id"] == "00000000-0000-0000-0000-000000000000"
         assert not submission.waiters
@@ -117,9 +117,9 @@ def test_a_level_that_is_late_once_ordered_is_a_receipt_that_says_so() -> None:
         receipts.accepted(1, header())
         receipts.ordered(entry(11), 7, 3)
         for index, position in ((1, 12), (None, 11)):
-            told = await receipts.wait(submission, index, Level.APPLIED, 1, 0.001)
+            told = await receipts.wait(submission, index, Level.APPLIED, Appliers(), 0.001)
             assert (told.level, told.late, told.position) == (Level.ORDERED, True, position)
-        told = await receipts.wait(submission, 1, Level.ORDERED, 1, 0.001)
+        told = await receipts.wait(submission, 1, Level.ORDERED, Appliers(), 0.001)
         assert not told.late
 
     run(main())
@@ -149,9 +149,9 @@ def test_late_stamping_is_told_twice() -> None:
         receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
         receipts.accepted(1, None)
-        assert (await receipts.wait(submission, 0, Level.ACCEPTED, 1, 1)).run is None
+        assert (await receipts.wait(submission, 0, Level.ACCEPTED, Appliers(), 1)).run is None
         receipts.accepted(1, header(n=1))
-        found = await receipts.wait(submission, 0, Level.ACCEPTED, 1, 1)
+        found = await receipts.wait(submission, 0, Level.ACCEPTED, Appliers(), 1)
         assert found.run is not None
 
     run(main())
@@ -178,7 +178,7 @@ def test_refusals_are_definite_errors_of_the_tree() -> None:
     async def main() -> None:
         receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
-        wait = asyncio.create_task(receipts.wait(submission, 0, Level.ACCEPTED, 1, 5))
+        wait = asyncio.create_task(receipts.wait(submission, 0, Level.ACCEPTED, Appliers(), 5))
         await asyncio.sleep(0)
         receipts.rejected(1, "busy", "too much waits")
         with pytest.raises(BusyError, match="too much waits"):
@@ -194,11 +194,11 @@ def test_refusals_are_definite_errors_of_the_tree() -> None:
 
 def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
     async def main() -> None:
-        applied: dict[Any, int] = {1: 0, 2: 0}
-        receipts = Receipts(lambda sites: applied[sites])
+        applied = {1: 0, 2: 0}
+        receipts = Receipts(lambda sites: applied[sites.sites])
         submission = receipts.open(1, IDS, singles=True)
-        one = asyncio.create_task(receipts.wait(submission, 0, Level.APPLIED, 1, 5))
-        two = asyncio.create_task(receipts.wait(submission, 2, Level.APPLIED, 2, 5))
+        one = asyncio.create_task(receipts.wait(submission, 0, Level.APPLIED, Appliers(), 5))
+        two = asyncio.create_task(receipts.wait(submission, 2, Level.APPLIED, Appliers(2), 5))
         await asyncio.sleep(0)
         receipts.accepted(1, header())
         receipts.ordered(entry(11), 7, 3)
@@ -212,8 +212,8 @@ def test_applied_waits_for_as_many_replicas_as_asked_for() -> None:
         applied[2] = 13
         receipts.replicas_moved()
         assert (await two).position == 13
-        assert await receipts.wait_applied(13, 2, 0.001)
-        assert not await receipts.wait_applied(14, 2, 0.001)
+        assert await receipts.wait_applied(13, Appliers(2), 0.001)
+        assert not await receipts.wait_applied(14, Appliers(2), 0.001)
 
     run(main())
 
@@ -222,12 +222,12 @@ def test_who_waits_is_answered_once_replicas_passed_it_with_a_table_that_stands_
     async def main() -> None:
         passed = 0
         receipts = Receipts(lambda sites: 0, passed=lambda sites: passed)
-        waits = [asyncio.create_task(receipts.wait_applied(at, 1, 60)) for at in (4, 5)]
+        waits = [asyncio.create_task(receipts.wait_applied(at, Appliers(), 60)) for at in (4, 5)]
         await asyncio.sleep(0)
         passed = 4
         receipts.replicas_moved()
         assert not await waits[0] and not waits[1].done()
-        assert not await receipts.wait_applied(4, 1, 60)
+        assert not await receipts.wait_applied(4, Appliers(), 60)
         waits[1].cancel()
 
     run(main())
@@ -237,7 +237,7 @@ def test_those_who_gave_up_do_not_pile_up() -> None:
     async def main() -> None:
         receipts = Receipts(lambda sites: 0)
         for position in range(300):
-            await receipts.wait_applied(position + 1, 1, 0)
+            await receipts.wait_applied(position + 1, Appliers(), 0)
         assert sum(len(heap) for heap in receipts._replicas.values()) < 150
 
     run(main())
@@ -248,13 +248,13 @@ def test_a_stop_answers_all() -> None:
         receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS[:16], singles=True)
         waits = [
-            asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, 1, 5)),
-            asyncio.create_task(receipts.wait_applied(5, 1, 5)),
+            asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, Appliers(), 5)),
+            asyncio.create_task(receipts.wait_applied(5, Appliers(), 5)),
         ]
         ordered = receipts.open(2, bytes([9]) * 16, singles=True)
         receipts.accepted(2, header(5, n=1))
         receipts.ordered(replace(entry(4), header=header(5, n=1)), 1, 3)
-        late = asyncio.create_task(receipts.wait(ordered, 0, Level.APPLIED, 1, 5))
+        late = asyncio.create_task(receipts.wait(ordered, 0, Level.APPLIED, Appliers(), 5))
         await asyncio.sleep(0)
         receipts.close(CommitStateUnknownError("stopping"))
         for wait in waits:
@@ -283,7 +283,7 @@ def test_a_run_that_is_stamped_anew_still_gets_there() -> None:
         receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=True)
         waits = [
-            asyncio.create_task(receipts.wait(submission, index, level, 1, 5))
+            asyncio.create_task(receipts.wait(submission, index, level, Appliers(), 5))
             for index, level in enumerate((Level.ACCEPTED, Level.ACQUIRED, Level.ORDERED))
         ]
         await asyncio.sleep(0)
@@ -309,7 +309,7 @@ def test_acquired_in_one_epoch_and_ordered_in_the_next() -> None:
         submission = receipts.open(1, IDS, singles=False)
         receipts.accepted(1, header())
         receipts.acquired(header())
-        wait = asyncio.create_task(receipts.wait(submission, None, Level.ORDERED, 1, 5))
+        wait = asyncio.create_task(receipts.wait(submission, None, Level.ORDERED, Appliers(), 5))
         await asyncio.sleep(0)
         # Told again in the new epoch: a level that was reached never falls.
         receipts.acquired(restamped())
@@ -331,11 +331,11 @@ def test_detached_clients_learn_that_the_outcome_is_open() -> None:
         receipts.accepted(3, header(9, 2))
         receipts.ordered(replace(entry(20), header=header(9, 2)), 5, 3)
         waits = [
-            asyncio.create_task(receipts.wait(stamped, 1, Level.ORDERED, 1, 5)),
-            asyncio.create_task(receipts.wait(late, None, Level.ACQUIRED, 1, 5)),
-            asyncio.create_task(receipts.wait(ordered, None, Level.APPLIED, 2, 5)),
+            asyncio.create_task(receipts.wait(stamped, 1, Level.ORDERED, Appliers(), 5)),
+            asyncio.create_task(receipts.wait(late, None, Level.ACQUIRED, Appliers(), 5)),
+            asyncio.create_task(receipts.wait(ordered, None, Level.APPLIED, Appliers(2), 5)),
         ]
-        reader = asyncio.create_task(receipts.wait_applied(21, 2, 5))
+        reader = asyncio.create_task(receipts.wait_applied(21, Appliers(2), 5))
         await asyncio.sleep(0)
         receipts.detach("this node is IDLE: epoch 2 goes on without it")
         wanted = [
@@ -355,12 +355,12 @@ def test_detached_clients_learn_that_the_outcome_is_open() -> None:
         assert busy == [True, False]
         # The run is found by its id, and ordered later after all.
         assert receipts.pending(IDS[:16]) == (stamped, 0)
-        again = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, 1, 5))
+        again = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, Appliers(), 5))
         await asyncio.sleep(0)
         receipts.detach("twice")
         with pytest.raises(CommitStateUnknownError, match="twice"):
             await again
-        third = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, 1, 5))
+        third = asyncio.create_task(receipts.wait(stamped, 0, Level.ORDERED, Appliers(), 5))
         await asyncio.sleep(0)
         receipts.ordered(replace(entry(30), header=restamped()), 6, 3)
         assert (await third).position == 30
@@ -373,7 +373,7 @@ def test_a_submit_that_the_core_has_not_seen_is_refused_not_unknown() -> None:
     async def main() -> None:
         receipts = Receipts(lambda sites: 0)
         submission = receipts.open(1, IDS, singles=False)
-        wait = asyncio.create_task(receipts.wait(submission, None, Level.ACCEPTED, 1, 5))
+        wait = asyncio.create_task(receipts.wait(submission, None, Level.ACCEPTED, Appliers(), 5))
         await asyncio.sleep(0)
         receipts.detach("this node is JOINING")
         await asyncio.sleep(0)
@@ -392,7 +392,7 @@ def test_a_refusal_before_anybody_waits_is_told_to_who_comes_later() -> None:
         submission = receipts.open(1, IDS, singles=True)
         receipts.rejected(1, "not-a-member", "this node is JOINING")
         with pytest.raises(NotMemberError) as caught:
-            await receipts.wait(submission, 0, Level.ORDERED, 1, 5)
+            await receipts.wait(submission, 0, Level.ORDERED, Appliers(), 5)
         assert (caught.value.http_status, caught.value.definite) == (503, True)
         assert "another site" in caught.value.hint
 
@@ -407,7 +407,7 @@ def test_who_waits_for_a_run_that_a_new_view_left_out_is_told_so() -> None:
         other_ids = b"".join(bytes([i]) * 16 for i in range(7, 10))
         waits = [
             asyncio.create_task(
-                receipts.wait(receipts.adopt(found, ids, 0), 0, Level.ORDERED, 1, 5)
+                receipts.wait(receipts.adopt(found, ids, 0), 0, Level.ORDERED, Appliers(), 5)
             )
             for found, ids in ((kept, IDS), (dropped, other_ids))
         ]

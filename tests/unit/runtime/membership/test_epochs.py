@@ -16,7 +16,7 @@ import pytest
 from sparktxlog.config import load_config
 from sparktxlog.errors import CommitStateUnknownError, ForeignLogError
 from sparktxlog.model.ids import NodeId
-from sparktxlog.model.transactions.receipt import Level, Receipt
+from sparktxlog.model.transactions.receipt import Appliers, Level, Receipt
 from sparktxlog.protocol.master import Master
 from sparktxlog.protocol.messages.actions import TellPhase
 from sparktxlog.protocol.messages.balloting import BallotState
@@ -112,7 +112,7 @@ async def told_while_waiting(phase: Phase, receipts: Receipts) -> asyncio.Task[R
     epochs = epochs_of(VIEW, receipts=receipts)
     submission = receipts.open(1, ID, singles=True)
     receipts.accepted(1, None)
-    wait = asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, 1, 60))
+    wait = asyncio.create_task(receipts.wait(submission, 0, Level.ORDERED, Appliers(), 60))
     await asyncio.sleep(0)
     epochs.on_phase(TellPhase(phase=phase, view=VIEW, reason="epoch 2 goes on"))
     for _ in range(3):  # the future, the task that awaits it, and one more

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
 from tests.support.known_replicas import base_of, hash_at, report
 
 from sparktxlog.model.report import ReplicaVerdict, WorkerReport
@@ -27,7 +28,7 @@ def test_a_site_with_another_content_than_most_is_diverged() -> None:
     assert comparison.verdict is ReplicaVerdict.DIVERGED
     assert "most sites (B, C) have" in comparison.reason
     assert writes == []
-    assert known.applied(1) == 0
+    assert known.applied(Appliers()) == 0
     assert known.snapshot(None) is None
 
 
@@ -35,13 +36,19 @@ def test_applied_counts_equal_sites() -> None:
     known = replicas()
     for node, position in (("A", 20), ("B", 30), ("C", 10)):
         known.accept(report(position, node), 1)
-    assert [known.applied(sites) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
+    assert [known.applied(Appliers(sites)) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
     known.accept(report(40, "B", diverged="foreign commit"), 1)
-    assert known.applied(2) == 10
+    assert known.applied(Appliers(2)) == 10
     # It has passed its position, with a table that stands still.
-    assert [known.passed(sites) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
-    assert known.passed_by(15, 2) == {"A": {}, "B": {"t": "foreign commit"}}
-    assert known.passed_by(15, 1) == {"A": {}} and known.passed_by(41, 2) == {}
+    assert [known.passed(Appliers(sites)) for sites in (1, 2, 3, 4)] == [20, 20, 10, 0]
+    assert known.passed_by(15, Appliers(2)) == {"A": {}, "B": {"t": "foreign commit"}}
+    assert known.passed_by(15, Appliers()) == {"A": {}} and known.passed_by(41, Appliers(2)) == {}
+
+
+@pytest.mark.parametrize("sites", [0, -1])
+def test_nobody_is_asked_for_no_site(sites: int) -> None:
+    with pytest.raises(ValueError, match=f"{sites} sites: a position is applied by one"):
+        Appliers(sites)
 
 
 def test_of_a_group_only_its_sites_count() -> None:
@@ -65,11 +72,11 @@ def test_a_follower_counts_for_no_promise() -> None:
     known = Replicas(base_of("A", hash_at, position=100_000, followers="F"))
     for node, position in (("A", 20), ("B", 30), ("F", 40)):
         known.accept(report(position, node), 1)
-    assert [known.applied(sites) for sites in (1, 2, 3)] == [20, 20, 0]
+    assert [known.applied(Appliers(sites)) for sites in (1, 2, 3)] == [20, 20, 0]
     assert [line["node_id"] for line in known.status(2)] == ["A", "B", "F"]
     own = Replicas(base_of("F", hash_at, position=100_000, followers="F"))
     own.accept(report(40, "F"), 1)
-    assert own.applied(1) == 40
+    assert own.applied(Appliers()) == 40
 
 
 def test_sites_with_one_worker_id_are_two_replicas() -> None:
@@ -81,7 +88,7 @@ def test_sites_with_one_worker_id_are_two_replicas() -> None:
         ("A", 20),
         ("B", 30),
     ]
-    assert [known.applied(sites) for sites in (1, 2)] == [20, 20]
+    assert [known.applied(Appliers(sites)) for sites in (1, 2)] == [20, 20]
     own = known.own("copied")
     assert own is not None and own.report.node_id == "A"
 
@@ -155,7 +162,7 @@ def test_batches_are_kept_bounded_and_survive_a_restart() -> None:
     for one in (known, again):
         assert one.snapshot(510) == report(510)
         assert one.snapshot(None) == report(10 * HISTORY + 500)
-        assert one.applied(1) == 10 * HISTORY + 500
+        assert one.applied(Appliers()) == 10 * HISTORY + 500
     assert not again.status(1)[0]["alive"]
     # The ring goes on where it was: the next batch replaces the oldest one.
     _, _, writes = again.accept(report(10 * HISTORY + 510), 1)

@@ -17,6 +17,7 @@ from sparktxlog.catchup.comparison import Cause
 from sparktxlog.catchup.donors import Candidate, choose_donors
 from sparktxlog.errors import NotFoundError
 from sparktxlog.model.report import Recount, RecountedTable, ReplicaVerdict, WorkerReport
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.runtime.replicas.judged_replicas import RECOUNT_AFTER_US, Replicas
 from sparktxlog.runtime.replicas.own_replica import HISTORY
 from sparktxlog.storage.interfaces import PutValue, Write
@@ -166,13 +167,13 @@ def test_two_sites_contest_each_other_until_one_is_another() -> None:
     assert b.verdicts() == "AB in_sync?"
     assert (b.donors(), b.donors("A"), b.donors("C")) == ([], ["A"], [])
     # Each has applied what it has; equal they were up to 20 only.
-    assert [b.replicas.applied(sites) for sites in (1, 2, 3)] == [40, 20, 0]
+    assert [b.replicas.applied(Appliers(sites)) for sites in (1, 2, 3)] == [40, 20, 0]
     # Somebody who has nothing yet cannot take either of them.
     c = Node("C")
     c.hear(*of_all(30, "AB"), replace(report(0, "C"), chain_hash="", tables={}))
     assert c.donors() == []
     b.hear(replace(report(30, "B", rows=GOOD), copied_from="A@30/1"))
-    assert b.verdicts() == "AB in_sync" and b.replicas.applied(2) == 30
+    assert b.verdicts() == "AB in_sync" and b.replicas.applied(Appliers(2)) == 30
 
 
 def test_a_late_majority_turns_the_verdict_whoever_was_first() -> None:
@@ -184,11 +185,11 @@ def test_a_late_majority_turns_the_verdict_whoever_was_first() -> None:
     assert a.verdicts() == "AB in_sync?"
     assert sorted(a.hear(report(10, "C", rows=7))) == ["A", "B"]
     assert a.verdicts() == "BC in_sync A diverged"
-    assert a.replicas.applied(1) == 0
+    assert a.replicas.applied(Appliers()) == 0
     # C corrects itself: it had said what it had not.
     turned = a.hear(replace(report(10, "C", rows=GOOD), copied_from="D@10/1"))
     assert a.verdicts() == "AC in_sync B diverged" and sorted(turned) == ["A", "B"]
-    assert a.replicas.applied(1) == 10
+    assert a.replicas.applied(Appliers()) == 10
 
 
 def test_a_majority_against_the_own_replica_outlives_a_restart() -> None:
@@ -239,7 +240,7 @@ def test_who_left_the_cluster_contests_nobody() -> None:
     del members["B"]
     a.hear(at(10, "A", reported_at=1))
     assert a.verdicts() == "AB in_sync"
-    assert a.replicas.applied(1) == 10
+    assert a.replicas.applied(Appliers()) == 10
 
 
 def test_another_log_id_or_history_has_no_opinion() -> None:

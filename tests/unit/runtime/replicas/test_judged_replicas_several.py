@@ -9,6 +9,7 @@ from tests.support.named_replicas import BRONZE, GOLD, Known, named
 
 from sparktxlog.catchup.comparison import Cause
 from sparktxlog.model.report import Recount, RecountedTable, ReplicaVerdict
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.runtime.replicas.judged_replicas import RECOUNT_AFTER_US
 
 
@@ -24,9 +25,9 @@ def test_replicas_of_a_site_are_listed_and_judged_singly() -> None:
         ("A", "reports", "IN_SYNC"),
     ]
     # One site, however many replicas it has: its furthest whole one counts.
-    assert [known.replicas.applied(sites) for sites in (0, 1, 2)] == [30, 30, 0]
+    assert [known.replicas.applied(Appliers(sites)) for sites in (1, 2)] == [30, 0]
     known.take(named(40, "reports"))
-    assert known.replicas.applied(1) == 40
+    assert known.replicas.applied(Appliers()) == 40
     own = known.replicas.own("reports of A")
     assert own is not None and own.report.replica == "A/reports"
     main = known.replicas.own()
@@ -60,17 +61,17 @@ def test_replicas_of_a_site_that_differ_are_contested_and_a_recount_finds_the_wr
 def test_a_site_with_sets_has_applied_what_all_of_them_have_if_they_leave_out_nothing() -> None:
     known = Known("bronze.a", "gold.b")
     known.take(named(30, "one", BRONZE))
-    assert known.replicas.applied(1) == 0, "gold.b is applied nowhere here"
+    assert known.replicas.applied(Appliers()) == 0, "gold.b is applied nowhere here"
     known.take(named(20, "two", GOLD))
-    assert known.replicas.applied(1) == known.replicas.applied(0) == 20
-    assert known.replicas.passed_by(20, 1) == {"A": {}}
+    assert known.replicas.applied(Appliers()) == 20
+    assert known.replicas.passed_by(20, Appliers()) == {"A": {}}
     known.take(named(20, "two", GOLD, diverged="foreign commit"))
-    assert (known.replicas.applied(1), known.replicas.passed(1)) == (0, 20)
-    assert known.replicas.passed_by(20, 1) == {"A": {"t": "foreign commit"}}
+    assert (known.replicas.applied(Appliers()), known.replicas.passed(Appliers())) == (0, 20)
+    assert known.replicas.passed_by(20, Appliers()) == {"A": {"t": "foreign commit"}}
     known.take(report(30))
-    assert known.replicas.applied(1) == 30, "a replica with all tables is enough"
+    assert known.replicas.applied(Appliers()) == 30, "a replica with all tables is enough"
     known.take(report(20, "B"))
-    assert known.replicas.applied(2) == 20
+    assert known.replicas.applied(Appliers(2)) == 20
 
 
 def test_a_peer_names_its_replicas_and_others_of_it_are_forgotten() -> None:

@@ -21,6 +21,7 @@ from sparktxlog.model.copying import CatchUpKind, ReplicaSize, Transfer
 from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.report import ReplayCost, TableState, WorkerReport
 from sparktxlog.model.signature import TableSignature
+from sparktxlog.model.transactions.receipt import Appliers
 from sparktxlog.runtime.commit.executor import AsideWrite
 from sparktxlog.runtime.donors.donor_sizes import SIZES_S, DonorSizes, missing_bytes
 from sparktxlog.runtime.replicas.judged_replicas import Replicas
@@ -377,7 +378,7 @@ def test_a_diverged_replica_stops_without_a_healthy_donor(tmp_path: Path) -> Non
         await site.settled()
         assert site.tell(report(20, rows=2))["plan"] == "stop"
         assert (await site.planning.decide("wA"))[1] == []
-        assert site.replicas.applied(3) == 0
+        assert site.replicas.applied(Appliers(3)) == 0
         # B is back, though its worker does not run now: that counts at once.
         site.links["B"].up = True
         site.now += DEAD_US + 1
