@@ -726,7 +726,7 @@ def test_commands_feed_and_rehearse(
             assert "the feed is of log" in problem and found["passed"] is False
             (kept,) = (Path(place.url) / "contents").iterdir()
             kept.unlink()
-            assert await asyncio.to_thread(invoke, monkeypatch, *drill) == 4
+            assert await asyncio.to_thread(invoke, monkeypatch, *drill) == 1
             assert kept.name in capsys.readouterr().err, "what would stop a restore is named"
 
     asyncio.run(main())

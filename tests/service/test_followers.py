@@ -350,5 +350,6 @@ def test_a_follower_becomes_a_member_and_back(tmp_path: Path) -> None:
                 a, "PATCH", "/v1/peers/F?timeout=20", {"follower": True, "weight": 1}
             )
             assert found == (409, "protocol-local") and "and vote" in document["detail"]
+            assert "peer set F --role master" in document["hint"]
 
     asyncio.run(main())
