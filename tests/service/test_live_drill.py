@@ -17,7 +17,8 @@ from tests.support.image_lake import Lake
 def test_a_running_cluster_is_asked_and_nothing_is_harmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Lake(tmp_path / "lake").append((1, "x"))
+    lake = Lake(tmp_path / "lake")
+    lake.append((1, "x"))
     images, reports = tmp_path / "images", tmp_path / "reports"
 
     async def main() -> None:
@@ -26,6 +27,7 @@ def test_a_running_cluster_is_asked_and_nothing_is_harmed(
             for node in nodes.values():
                 await give_replica(node, 10)
             a = nodes["A"].config.master_url
+            lake.record(log_id=nodes["A"].status()["log_id"])
             await until(lambda: len(nodes["A"].status()["replicas"]) == 3)
             await asyncio.to_thread(drill, a)
 
