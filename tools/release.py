@@ -27,8 +27,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: What the source distribution has beside the package.
 IN_SOURCE = ("CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml")
 FOLDERS_IN_SOURCE = ("conf", "deploy", "docs", "jobs", "notebooks", "src")
-#: It has 1.7 MB; a picture or a data set that slips in is found.
-MOST_WHEEL_BYTES = 1_800_000
+#: It has 1.8 MB; a picture or a data set that slips in is found.
+MOST_WHEEL_BYTES = 2_000_000
 #: Without extras, what it needs included.
 MOST_INSTALLED_BYTES = 60_000_000
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
