@@ -15,17 +15,23 @@ from dbt.cli.main import dbtRunner
 from pyspark.sql import SparkSession
 
 
-def _session(url: str, jars: str) -> SparkSession:
-    """Return the session, which dbt's method `session` takes; its settings are those of a page."""
+def session(url: str, jars: str) -> SparkSession:
+    """Return the session, which dbt's method `session` takes; its settings are those of a page.
+
+    Without a URL its tables are plain ones of Delta, in the working directory.
+    """
     builder = SparkSession.builder.master("local[1]")
-    settings = {
-        "spark.jars": jars,
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    catalog = {
         "spark.sql.catalog.tx": "io.unitycatalog.spark.UCSingleCatalog",
         "spark.sql.catalog.tx.uri": url,
         "spark.sql.catalog.tx.token": "any",
         "spark.sql.defaultCatalog": "tx",
+    }
+    settings = {
+        "spark.jars": jars,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **(catalog if url else {}),
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         # Short: what a test needs.
         "spark.databricks.delta.snapshotPartitions": "1",
@@ -39,7 +45,7 @@ def _session(url: str, jars: str) -> SparkSession:
 
 
 def _main(project: str, url: str, jars: str) -> None:
-    spark = _session(url, jars)
+    spark = session(url, jars)
     os.chdir(project)
     dbt, found = dbtRunner(), list[Any]()
     for step in json.load(sys.stdin):
