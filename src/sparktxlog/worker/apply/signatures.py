@@ -11,7 +11,7 @@ nothing (a new nullable column changes no row's hash) while the numbers keep `(N
     struct   each field as a column is, with its place for its name
 
 A signature is the row count and the sum of hashes modulo 2**64 in two lanes; the second lane's hash
-is made of the first one's (decision 124).  It does not depend on order or layout, and signatures of
+is made of the first one's (decision 121).  It does not depend on order or layout, and signatures of
 disjoint rows can be added.  Sums of whole hashes would overflow under ANSI, so the low and the high
 32 bits are summed separately, exact up to 2**31 rows, and joined in Python.  Signatures find
 accidents, not attackers.
