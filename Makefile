@@ -52,7 +52,7 @@ RELEASE := $(VENV)/release
 # The oldest Spark that works, in an environment that has all else from .venv.
 SPARK41 := $(VENV)/spark41
 
-.PHONY: help pin-base setup check-machine lint types test test-spark41 test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs notebooks site release clean mutants fuzz attacks
+.PHONY: help pin-base setup check-machine lint types test test-spark41 test-spark-as-users test-classes test-thorough test-faults test-slow test-beside test-long test-packages test-fast test-spark random-tables sim sim-nodes explore torture rivals list-appends puts demo bench bench-peers docs notebooks site release clean mutants fuzz attacks
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -117,6 +117,10 @@ test-slow: $(STAMP) $(TEST_CLASSES) ## Run test-thorough and test-faults as one:
 test-long: $(STAMP) $(TEST_CLASSES) ## Run the kills of processes and the random histories, repeated more often
 	@$(PYTHON) tools/check_machine.py --java
 	$(BIN)/python -m pytest --long -m "long or privileged or repeated" -rs $(PYTEST_ARGS)
+
+test-spark-as-users: $(STAMP) $(TEST_CLASSES) ## Run the tests that start a JVM with Spark's own settings: adaptive execution, generated code
+	@$(PYTHON) tools/check_machine.py --java
+	SPARKTXLOG_TEST_QUERIES=as-users $(BIN)/python -m pytest -m "spark and not faults and not thorough" -rs $(SHARED) $(PYTEST_ARGS)
 
 # Lets an environment have all else from .venv.
 BESIDE_VENV = own=$$($(@D)/bin/python -c 'import site; print(site.getsitepackages()[0])') && \

@@ -39,10 +39,6 @@ _OPTIONS = (
     "-XX:-BytecodeVerificationRemote",
     # At the address it was made for the archive need not be rewritten, and is shared.
     "-XX:ArchiveRelocationMode=0",
-    # Tables of a few rows: interpreting a query costs less than compiling it.
-    "-Dspark.sql.codegen.wholeStage=false",
-    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
-    "-Dspark.sql.adaptive.enabled=false",
     # Else each call of a Column asks the JVM ten times to note its line for messages of errors.
     "-Dspark.python.sql.dataFrameDebugging.enabled=false",
     # Nobody looks at the page of queries.
@@ -51,6 +47,15 @@ _OPTIONS = (
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
 )
+#: Tables of a few rows: interpreting a query costs less than compiling it.  A plan that changes on
+#: the way is another one, too, so `make test-spark-as-users` leaves these out.
+_QUERY_OPTIONS = (
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    "-Dspark.sql.adaptive.enabled=false",
+)
+#: Set to `as-users` for queries with Spark's own settings.
+_QUERIES = "SPARKTXLOG_TEST_QUERIES"
 _FILE_OPTIONS = (
     "-Dspark.hadoop.fs.file.impl=sparktxlog.LocalFiles$Quick",
     "-Dspark.hadoop.fs.AbstractFileSystem.file.impl=sparktxlog.LocalFiles$QuickContext",
@@ -60,13 +65,18 @@ _FILE_OPTIONS = (
 def environment() -> dict[str, str]:
     """Return the variables that every Spark process of tests inherits."""
     if not _ARCHIVE.is_file():
-        return {"JDK_JAVA_OPTIONS": " ".join(_OPTIONS)}
+        return {"JDK_JAVA_OPTIONS": " ".join(_query_options())}
     options = (*_options(), f"-XX:SharedArchiveFile={_ARCHIVE}")
     return _places() | {"JDK_JAVA_OPTIONS": " ".join(options)}
 
 
 def _options() -> tuple[str, ...]:
-    return (*_OPTIONS, *_FILE_OPTIONS) if _FILES.is_file() else _OPTIONS
+    options = _query_options()
+    return (*options, *_FILE_OPTIONS) if _FILES.is_file() else options
+
+
+def _query_options() -> tuple[str, ...]:
+    return _OPTIONS if os.environ.get(_QUERIES) == "as-users" else (*_OPTIONS, *_QUERY_OPTIONS)
 
 
 def _places() -> dict[str, str]:
