@@ -55,7 +55,7 @@ NESTED: dict[str, str] = {
 _JSON = {
     "bigint": "number, or string of digits",
     "float": 'number, `"NaN"`, `"Infinity"`, `"-Infinity"`',
-    "binary": "base64",
+    "binary": 'base64, or `{"$base64": "…"}`',
     "array<t>": "array",
     "struct<a:t>": "object",
     "map<k,v>": "array of `[key, value]`; an object where keys are strings",

@@ -6,7 +6,7 @@
     float, double            number, "NaN", "Infinity", "-Infinity"
     decimal(p,s)             string, or a number without fraction
     string                   string
-    binary                   base64
+    binary                   base64, or {"$base64": "…"}, which no other type takes
     date                     "2024-01-31"
     timestamp                "2024-01-31T10:00:00.123456+01:00"; a zone is required
     timestamp_ntz            "2024-01-31T10:00:00.123456"; a zone is refused
@@ -176,6 +176,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
+#: Name of the one field of a binary value that says what it is.
+_BASE64 = "$base64"
 _HINTS = {
     "bigint": "Give a whole number, or a string of digits.",
     "decimal": 'Give a string such as "12.50"; a JSON number with a fraction may lose digits.',
@@ -304,6 +306,8 @@ def _string(value: Any) -> str:
 
 
 def _binary(value: Any) -> bytes:
+    if type(value) is dict and value.keys() == {_BASE64}:
+        value = value[_BASE64]
     if type(value) is not str:
         raise ValueError("expected base64")
     try:
@@ -457,7 +461,8 @@ def to_json(value: Any) -> Any:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode("ascii")
+        # A plain text would be the value of a string column, too.
+        return {_BASE64: base64.b64encode(value).decode("ascii")}
     return _nested_to_json(value)
 
 

@@ -206,6 +206,16 @@ def test_every_value_comes_back_through_json(kind: str, data: st.DataObject) -> 
     assert str(again.to_pylist()) == str(table.to_pylist())
 
 
+@pytest.mark.parametrize("kind", sorted(set(VALUES) - {"binary"}))
+def test_bytes_are_no_value_of_another_type(kind: str) -> None:
+    """As base64 alone they would be the text of a string column."""
+    rows = to_json([{"c": b"abc"}])
+    assert rows_to_arrow("t", rows, pa.schema([("c", pa.binary())])).to_pylist() == [{"c": b"abc"}]
+    with pytest.raises(SchemaMismatchError) as caught:
+        rows_to_arrow("t", rows, pa.schema([("c", TYPES[kind])]))
+    assert caught.value.fields["column"] == "c"
+
+
 @pytest.mark.parametrize("moment", [datetime.min, datetime.max])
 def test_a_time_without_a_year_in_utc_is_refused_by_row_and_column(moment: datetime) -> None:
     hours = 14 if moment == datetime.min else -14
