@@ -51,8 +51,10 @@ def removal_plan(
     check_places(groups, {one["id"] for one in left if not (one["witness"] or one["follower"])})
     members = [one["id"] for one in left if one["member"]]
     losses = [one for one in epochs["force"]["may_be_lost"] if one["node_id"] == node]
+    linked = epochs["force"]["linked_voters"]
     document = {
         "removed": seat,
+        "linked_voters": linked,
         "members": members,
         "votes": sum(one["weight"] for one in left),
         "may_be_lost": losses,
@@ -60,6 +62,7 @@ def removal_plan(
     lines = [
         f"Node {node} ({seat['url']}) would lose its place and {seat['weight']:,} votes.",
         f"Members after it: {', '.join(members) or 'none'}; {document['votes']:,} votes are left.",
+        f"A majority of votes decides it.  Linked now, with a vote: {', '.join(linked) or 'none'}.",
         "What it accepted and no member holds would be lost to the log.",
     ]
     lines += [

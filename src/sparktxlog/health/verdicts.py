@@ -307,7 +307,8 @@ def _of_order(status: _Facts) -> Iterator[Judgement]:
     for name in status.get("suspects") or []:
         way_out = (
             "Start its node, or look at the network between.  If it is lost for ever, "
-            f"`sparktxlog peer remove {name}` takes it out."
+            f"`sparktxlog peer remove {name}` takes it out where the others have a majority of "
+            "votes; else `sparktxlog peer force` goes on without it."
         )
         if status.get("phase") in _WITHOUT_PART:  # perhaps it is this one that was removed
             way_out = _SEE_PEERS

@@ -31,7 +31,11 @@ RUN = {
 }
 ANSWERS: dict[str, Any] = {
     "/v1/groups": [{"name": "us", "sites": ["A", "D"], "tables": ["t"]}],
-    "/v1/epochs": {"phase": "NORMAL", "roster": SEATS, "force": {"may_be_lost": [LOSS]}},
+    "/v1/epochs": {
+        "phase": "NORMAL",
+        "roster": SEATS,
+        "force": {"may_be_lost": [LOSS], "linked_voters": ["B"]},
+    },
     "/v1/incoming": [RUN],
 }
 TABLES = {
@@ -64,6 +68,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> None:
             (
                 "Node D (http://d) would lose its place and 1 votes.\n"
                 "Members after it: A; 2 votes are left.\n"
+                "A majority of votes decides it.  Linked now, with a vote: B.\n"
                 "What it accepted and no member holds would be lost to the log.\n"
                 "It reported that it accepted 40 transactions; 38 are here.\n"
             ),

@@ -243,7 +243,9 @@ class Epochs:
             self._waiting.pop(ticket, None)
         if answer.epoch is None:
             raise LocalProtocolError(
-                f"nothing was changed: {answer.text}", hint="See `sparktxlog peer list`."
+                f"nothing was changed: {answer.text}",
+                hint="`sparktxlog peer list` says which nodes are linked.  If too many of the "
+                "others are lost for ever, `sparktxlog peer force` goes on without them.",
             )
         return self.view()
 
