@@ -52,6 +52,8 @@ class Release:
     dropped: bool
     #: Where the log dropped a row table; each site's worker puts its own files into the attic.
     position: int | None = None
+    #: Whether the files are there already; else they are once the worker has applied `position`.
+    is_there: bool = True
     #: The newest version of a commit table that is in the directory.
     version: int | None = None
     #: Features of a commit table that its protocol names, for its readers to know; None = all that
@@ -67,6 +69,8 @@ class Release:
         text = f"{self.path} is a plain Delta table"
         text += "" if self.version is None else f" at version {self.version}"
         text += ", and the log has it no more." if self.dropped else "."
+        if not self.is_there:
+            text += f"  It is there once this site's worker has applied position {self.position:,}."
         if self.features is not None:
             text += f"\nFeatures of its protocol: {', '.join(self.features) or 'none'}."
         return text
@@ -161,8 +165,13 @@ def _of_rows(
                 path=str(attic.place(*dropped)),
             )
         attic.restore(found, target)
-    place = str(target or attic.place(*dropped))
-    return Release(table=table.name, path=place, dropped=True, position=receipt.position)
+    return Release(
+        table=table.name,
+        path=str(target or attic.place(*dropped)),
+        dropped=True,
+        position=receipt.position,
+        is_there=target is not None,
+    )
 
 
 def _of_rows_in_bucket(
@@ -184,7 +193,13 @@ def _of_rows_in_bucket(
         applied(receipt)
         goes_to.bring(table.name, receipt.position)
         place = goes_to.place
-    return Release(table=table.name, path=place, dropped=True, position=receipt.position)
+    return Release(
+        table=table.name,
+        path=place,
+        dropped=True,
+        position=receipt.position,
+        is_there=goes_to is not None,
+    )
 
 
 def release_commits(
