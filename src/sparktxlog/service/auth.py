@@ -102,7 +102,8 @@ class Tokens:
             raise UnauthorizedError(
                 "this node requires a client token" if not shown else "the client token is wrong",
                 hint="Send 'Authorization: Bearer <token>' with the token of the node's "
-                "client-token or client-token-file.",
+                "client-token or client-token-file; commands and clients take it from "
+                "SPARKTXLOG_CLIENT_TOKEN, or `token=`.",
             )
 
     def check_admin(self, request: Request) -> None:

@@ -65,7 +65,8 @@ def known_table(tables: Mapping[str, TableDefinition], name: str) -> TableDefini
         names = sorted(tables) if len(tables) <= _NAMED_TABLES else ()
         raise UnknownTableError(
             f"there is no table {name!r}",
-            hint=nearest(wanted, names) or "Create it first with create_table.",
+            hint=(nearest(wanted, names) or "Create it first with create_table.")
+            + "  Commit tables are written by ordinary Spark SQL.",
             table=name,
         )
     return definition

@@ -57,7 +57,8 @@ def test_an_unknown_table_is_named_with_its_nearest() -> None:
     with pytest.raises(UnknownTableError) as caught:
         known_table({"orders": ORDERS, "events": KEYLESS}, "order")
     assert caught.value.fields == {"table": "order"}
-    assert caught.value.hint == "Did you mean 'orders'?"
+    other = "Commit tables are written by ordinary Spark SQL."
+    assert caught.value.hint == f"Did you mean 'orders'?  {other}"
     assert known_table({"orders": ORDERS}, "orders") is ORDERS
 
 
