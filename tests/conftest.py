@@ -6,6 +6,7 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.spark.jvm import environment
 from tests.support.sharing import LONGEST, FewSessions, commit_of, shuffled
 
@@ -36,6 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# How long inputs take to make says how busy the machine is, and nothing about the test.
+settings.register_profile(
+    "any-machine",
+    settings.default,
+    suppress_health_check={*settings.default.suppress_health_check, HealthCheck.too_slow},
+)
+settings.load_profile("any-machine")
 # Set before anything of Spark is imported; what the caller has set stays.
 os.environ.update(environment() | os.environ)
 #: Where nodes note the files of their tokens: not where the user's own nodes do.
