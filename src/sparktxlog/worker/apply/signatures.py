@@ -8,7 +8,7 @@ nothing (a new nullable column changes no row's hash) while the numbers keep `(N
 
     array    its size, which elements are NULL, and the elements; of structs, field by field
     map      its size, then one hash for each entry, sorted, so that the order of entries is free
-    struct   each field as a column is, with its place for its name
+    struct   each field as a column is, with the column and its place for its name
 
 A signature is the row count and the sum of hashes modulo 2**64 in two lanes; the second lane's hash
 is made of the first one's (decision 121).  It does not depend on order or layout, and signatures of
@@ -145,24 +145,29 @@ def row_hash(columns: Iterable[TableColumn], salt: int = SALTS[0]) -> Column:
     parts = [F.lit(salt)]
     for column in columns:
         value = F.col(quoted_name(column.name)).cast(column.type)
-        parts += _marked(value, arrow_type(column.type), _number(column.in_files))
+        parts += _marked(value, arrow_type(column.type), column.in_files)
     return F.xxhash64(*parts)
 
 
-def _number(name: str) -> int:
-    """Return the number that stands for a column: to hash a text for each value takes longer."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+def _marked(value: Column, kind: pa.DataType, path: str) -> list[Column]:
+    """Return what is hashed of a value and its mark; all NULL for NULL.
+
+    Args:
+        path: The column, and the places of fields in it.  Each has a mark of its own, or a field
+            could be taken for one of the struct around it.
+    """
+    # To hash a text for each value takes longer.
+    mark = int.from_bytes(hashlib.sha256(path.encode()).digest()[:8], signed=True)
+    return [F.when(value.isNotNull(), F.lit(mark).cast("bigint")), *_canonical(value, kind, path)]
 
 
-def _marked(value: Column, kind: pa.DataType, mark: int) -> list[Column]:
-    """Return what is hashed of a value and its mark; all NULL for NULL."""
-    return [F.when(value.isNotNull(), F.lit(mark).cast("bigint")), *_canonical(value, kind)]
-
-
-def _canonical(value: Column, kind: pa.DataType) -> list[Column]:
+def _canonical(value: Column, kind: pa.DataType, path: str = "") -> list[Column]:
     """Return what is hashed of a value, NULL only for NULL; it differs for all different values.
 
     Lambdas are slow in Spark, so as little as can be is in them.
+
+    Args:
+        path: As of `_marked`; empty for what is hashed by itself, such as an element.
     """
     if pa.types.is_list(kind):
         element, parts = kind.value_type, [F.array_size(value)]
@@ -177,15 +182,16 @@ def _canonical(value: Column, kind: pa.DataType) -> list[Column]:
     if pa.types.is_map(kind):
 
         def hash_entry(entry: Column) -> Column:
-            key = _canonical(entry["key"], kind.key_type)
-            return F.xxhash64(*key, *_marked(entry["value"], kind.item_type, 0))
+            key = _canonical(entry["key"], kind.key_type, "key")
+            return F.xxhash64(*key, *_marked(entry["value"], kind.item_type, "value"))
 
         hashes = F.sort_array(F.transform(F.map_entries(value), hash_entry))
         return [F.array_size(hashes), hashes]
     if pa.types.is_struct(kind):
         parts = []
         for place, field in enumerate(kind):
-            parts += _marked(value.getField(field.name), field.type, place)
+            # No name of a column has a comma.
+            parts += _marked(value.getField(field.name), field.type, f"{path},{place}")
         return parts
     return [value]
 
