@@ -28,7 +28,7 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.errors import SchemaMismatchError
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
-from sparktxlog.worker.apply.signatures import LANE_COLUMNS, hashed
+from sparktxlog.worker.apply.signatures import HASH_COLUMN, hashed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -219,12 +219,12 @@ def _put_difference(
     old = hashed(conform(before, definition, kind), found, keep=keys)
     # If two rows have one key, perhaps one is gone: only a row that was alone can be as it was.
     alone = old.groupBy(*keys).agg(
-        F.count("*").alias(HOW_OFTEN), F.first(LANE_COLUMNS[0]).alias(LANE_COLUMNS[0])
+        F.count("*").alias(HOW_OFTEN), F.first(HASH_COLUMN).alias(HASH_COLUMN)
     )
     alone = alone.where(F.col(HOW_OFTEN) == 1).alias("old")
     old = old.alias("old")
     new = hashed(conform(after, definition, kind), found, keep=names).alias("new")
-    same = [F.col(f"new.{name}") == F.col(f"old.{name}") for name in (*keys, LANE_COLUMNS[0])]
+    same = [F.col(f"new.{name}") == F.col(f"old.{name}") for name in (*keys, HASH_COLUMN)]
     upserts = new.join(alone, same, "left_anti").select(*names)
     gone = [F.col(f"new.{key}") == F.col(f"old.{key}") for key in keys]
     deletes = old.join(new, gone, "left_anti").select(*keys).distinct()

@@ -47,9 +47,10 @@ AGGREGATES = (
     "__txlog_lane1_high",
 )
 _LOW_32_BITS = 0xFFFFFFFF
-#: Columns of row hashes, one for each lane; most rows have the first one only.
+#: Columns of row hashes, one for each lane.
 LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
-_FIRST = LANE_COLUMNS[0]
+#: The one of `hashed` rows, of which the other one is made.
+HASH_COLUMN = LANE_COLUMNS[0]
 
 
 def hashed(
@@ -59,7 +60,7 @@ def hashed(
     *,
     keep: Sequence[Column | str] = ("*",),
 ) -> DataFrame:
-    """Return rows with their hash, the first of `LANE_COLUMNS`.
+    """Return rows with their hash as `HASH_COLUMN`.
 
     Args:
         row_hash: As `row_hash` makes it, or a column that has it.
@@ -67,12 +68,12 @@ def hashed(
         keep: What else the rows shall have.
     """
     found = row_hash if where is None else F.when(where, row_hash)
-    return rows.select(*keep, found.alias(_FIRST))
+    return rows.select(*keep, found.alias(HASH_COLUMN))
 
 
 def second_lane() -> Column:
     """Return the hash of `hashed` rows in the second lane."""
-    first = F.col(_FIRST)
+    first = F.col(HASH_COLUMN)
     return F.when(first.isNotNull(), F.xxhash64(F.lit(SALTS[1]), first))
 
 
@@ -95,7 +96,7 @@ def observed(
         where: Which rows are counted; None = all.
     """
     counted = hashed(rows, row_hash, where).observe(observation, *sums_of(), *others)
-    return counted.drop(_FIRST)
+    return counted.drop(HASH_COLUMN)
 
 
 def sums_of() -> list[Column]:
@@ -107,8 +108,8 @@ def sums_of() -> list[Column]:
 
     **Source:** protocol S2, S2c.
     """
-    aggregates = [F.count(F.col(_FIRST)).alias(AGGREGATES[0])]
-    for lane, found in enumerate((F.col(_FIRST), second_lane())):
+    aggregates = [F.count(F.col(HASH_COLUMN)).alias(AGGREGATES[0])]
+    for lane, found in enumerate((F.col(HASH_COLUMN), second_lane())):
         low = F.sum(found.bitwiseAND(F.lit(_LOW_32_BITS)))
         high = F.sum(F.shiftrightunsigned(found, 32))
         aggregates += [low.alias(AGGREGATES[1 + 2 * lane]), high.alias(AGGREGATES[2 + 2 * lane])]
