@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import random
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F
 from tests.support.worker_log import rows_table, table
 
+from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.model.signature import EMPTY_SIGNATURE
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply import observing
@@ -178,6 +181,46 @@ def test_rows_that_differ_have_different_hashes(
     # Equal rows do not cancel.
     once = signed(spark, definition, rows[:1], tmp_path)
     assert signed(spark, definition, rows[:1] * 2, tmp_path) == once + once != EMPTY_SIGNATURE
+
+
+def small_values(kind: pa.DataType, most: int = 2) -> list[Any]:
+    """Return all values of a type that have NULL, 0 and 1, and so many elements at most."""
+    if pa.types.is_struct(kind):
+        fields = [small_values(field.type, 1) for field in kind]
+        return [None, *(dict(zip(kind.names, one, strict=True)) for one in product(*fields))]
+    if pa.types.is_list(kind):
+        one = small_values(kind.value_type, 1)
+        return [
+            None,
+            *(list(some) for size in range(most + 1) for some in product(one, repeat=size)),
+        ]
+    if pa.types.is_map(kind):
+        keys = [key for key in small_values(kind.key_type, 1) if key is not None]
+        return [None, [], *([entry] for entry in product(keys, small_values(kind.item_type, 1)))]
+    return [None, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "a struct<x:struct<y:int,w:int>,z:int>, b int",
+        "a array<struct<p:int,q:array<int>>>, b int",
+        "a array<array<int>>, b array<int>",
+        "a map<struct<p:int,q:int>,int>, b int",
+        "a map<int,struct<p:array<int>,q:int>>, b int",
+        "a struct<l:array<int>,m:map<int,int>>, b array<int>",
+    ],
+)
+def test_all_small_rows_have_different_hashes(
+    spark: SparkSession, tmp_path: Path, columns: str
+) -> None:
+    definition = table("t", columns)
+    kinds = [arrow_type(column.type) for column in definition.columns]
+    rows = list(product(*map(small_values, kinds)))
+    pq.write_table(rows_table(definition, rows), tmp_path / "rows.parquet")
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    found = hashed(frame, row_hash(definition.columns), keep=()).distinct().count()
+    assert found == len(rows) > 50
 
 
 def test_a_new_nullable_column_changes_no_row(spark: SparkSession, tmp_path: Path) -> None:
