@@ -18,6 +18,7 @@ from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.parquet_parts import FileStage
 from sparktxlog.api.staging.staged_append import StagedAppend, folder_of
 from sparktxlog.api.streams.writer import StagedPart, TxLogStreamWriter, batch_transaction_id
+from sparktxlog.api.writing.group_definitions import create_group
 from sparktxlog.errors import (
     ColumnInUseError,
     InvalidRequestError,
@@ -26,6 +27,7 @@ from sparktxlog.errors import (
     StaleSchemaError,
     UnknownTableError,
 )
+from sparktxlog.http.link import Http
 from sparktxlog.runtime.node import Node
 
 Row = dict[str, Any]
@@ -157,12 +159,18 @@ async def _with_node(tmp_path: Path, work: Callable[[str], None]) -> None:
         await asyncio.to_thread(work, nodes["A"].config.master_url)
 
 
-def test_a_repeat_is_the_first_one_although_the_table_changed(tmp_path: Path) -> None:
-    """An id has one answer: who repeats it is not told that it does not fit any more."""
+@pytest.mark.parametrize("group", [None, "here"])
+def test_a_repeat_is_the_first_one_although_the_table_changed(
+    tmp_path: Path, group: str | None
+) -> None:
+    """An id has one answer, though its content does not fit any more; in a group, too."""
 
     def work(url: str) -> None:
         with Client(url) as client:
-            client.create_table("t", {"id": "bigint", "v": "string"})
+            if group is not None:
+                create_group(Http(url), group, ["A"], 1)
+            made = client.create_table("t", {"id": "bigint", "v": "string"}, group=group)
+            assert made.position is not None
             row = {"kind": "append", "table": "t", "rows": [{"id": 1, "v": "x"}]}
             change = {"kind": "alter_table", "table": "t", "add": [{"name": "n", "type": "int"}]}
             single, altering = (
@@ -179,9 +187,10 @@ def test_a_repeat_is_the_first_one_although_the_table_changed(tmp_path: Path) ->
                 ]
 
             first = submit()
-            assert [receipt["position"] for receipt in first] == [2, 3, 6]
+            expected = [made.position + after for after in (1, 2, 5)]
+            assert [receipt["position"] for receipt in first] == expected
             again = submit()
-            assert [receipt["position"] for receipt in again] == [2, 3, 6]
+            assert [receipt["position"] for receipt in again] == expected
             assert [receipt["outcome"] for receipt in again] == ["committed", None, "committed"]
             # Others with the same content are told what they are.
             for body in (single, altering):

@@ -70,6 +70,7 @@ def in_files(
         payloads: Gets the files; None = only what the transaction is known by is wanted.
 
     Raises:
+        StaleSchemaError: A table changed since the transaction was checked (definite).
         DiskFullError, StorageError: Nothing refers to what was written.
     """
     known = with_created(tx, tables)
@@ -104,6 +105,7 @@ def _staged(
     table: TableDefinition,
     payloads: PayloadStore | None,
 ) -> PreparedOperation:
+    check_made_for(table, operation.schema_version)
     rows = table_of([operation.rows])
     content = RowsContent()
     content.add(rows)

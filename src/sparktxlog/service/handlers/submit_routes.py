@@ -182,25 +182,19 @@ class SubmitRoutes(RouteHandlers):
         commits = prepared.staged_commits
         acts = [f"{one.kind.value} {one.table}" for one in prepared.operations]
         check_writes(lambda: self._written(prepared), acts)
-        files = [file for operation in prepared.operations for file in operation.files]
-        self._check_owned(files)
-        if has_grouped_rows(prepared, self._node.tables()):
-            payloads, tables = self._node.payloads, self._node.tables()
-            prepared = await self._node.base.stagers.run(
-                payloads.place, in_files, prepared, tables, payloads
+        self._check_owned(file for one in prepared.operations for file in one.files)
+        unseen, payloads, run = prepared, self._node.payloads, self._node.base.stagers.run
+        try:
+            tables = self._node.tables()
+            if has_grouped_rows(prepared, tables):
+                prepared = await run(payloads.place, in_files, prepared, tables, payloads)
+            if any(one.files for one in prepared.operations):
+                tables = self._node.tables()
+                prepared = await run(payloads.place, verify_staged, prepared, tables, payloads)
+        except CommitRejectedError as error:
+            return await self._refused(
+                error, unseen.transaction_id, waiting, lambda tables: unseen, commits
             )
-            files = [file for operation in prepared.operations for file in operation.files]
-        if files:
-            try:
-                payloads = self._node.payloads
-                prepared = await self._node.base.stagers.run(
-                    payloads.place, verify_staged, prepared, self._node.tables(), payloads
-                )
-            except CommitRejectedError as error:
-                unseen = prepared
-                return await self._refused(
-                    error, unseen.transaction_id, waiting, lambda tables: unseen, commits
-                )
         if commits:
             receipt = await self._node.several_commits.commit(prepared, **waiting._asdict())
             return self._told_single(receipt, rows=prepared.carried)
@@ -345,18 +339,23 @@ class SubmitRoutes(RouteHandlers):
         self._check_owned(manifest.staged_files)
         if stale is not None:
             return await self._refused(stale, manifest, waiting, partial(check, payload))
-        receipt = await self._submit_run(payload, manifest, waiting)
-        self._named(manifest.staged_files)
-        return self._told(receipt, rows=_rows_of(manifest))
+        return await self._submit_run(payload, manifest, waiting, partial(check, payload))
 
-    async def _submit_run(self, payload: bytes, manifest: RunManifest, waiting: Waiting) -> Receipt:
-        """Submit a checked run, with its rows for groups in files."""
-        payloads, tables = self._node.payloads, self._node.tables()
+    async def _submit_run(
+        self, payload: bytes, manifest: RunManifest, waiting: Waiting, as_then: _AsThen, **more: Any
+    ) -> Response:
+        """Submit a checked run, with its rows for groups in files; return its receipt."""
+        payloads, tables, unseen = self._node.payloads, self._node.tables(), manifest
         if has_grouped_blocks(manifest, tables):
-            payload, manifest = await self._node.base.stagers.run(
-                payloads.place, run_in_files, payload, manifest, tables, payloads
-            )
-        return await self._node.submit_run(payload, manifest, **waiting._asdict())
+            try:
+                payload, manifest = await self._node.base.stagers.run(
+                    payloads.place, run_in_files, payload, manifest, tables, payloads
+                )
+            except CommitRejectedError as error:
+                return await self._refused(error, unseen, waiting, as_then)
+        receipt = await self._node.submit_run(payload, manifest, **waiting._asdict())
+        self._named(unseen.staged_files)
+        return self._told(receipt, rows=_rows_of(unseen), **more)
 
     async def _validated(self, payload: bytes) -> RunManifest:
         """Check a run against the tables, in a thread if that takes much; errors as `validate_run`.
@@ -413,9 +412,8 @@ class SubmitRoutes(RouteHandlers):
             return await self.commit(found, text, waiting, as_then)
         manifest, payload = found
         check_writes(lambda: (table,))
-        receipt = await self._submit_run(payload, manifest, waiting)
         ids = tuple(transaction_id_to_text(manifest.transaction_id(i)) for i in range(manifest.n))
-        return self._told(receipt, ids=ids, rows=_rows_of(manifest))
+        return await self._submit_run(payload, manifest, waiting, as_then, ids=ids)
 
     def turn_of_json(self, size: int) -> AbstractAsyncContextManager[None]:
         """Return the lock that a body of JSON waits for if it is large."""
