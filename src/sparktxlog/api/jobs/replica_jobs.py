@@ -18,6 +18,7 @@ from sparktxlog.api.jobs import job
 from sparktxlog.api.jobs.progress_lines import say
 from sparktxlog.api.reading.restore_points import named_point
 from sparktxlog.errors import InvalidRequestError, NotAppliedError
+from sparktxlog.model.replicas import check_replica_name, table_set
 from sparktxlog.worker.apply.cutting import Cut, find_cut
 from sparktxlog.worker.apply.worker_session import applier_session
 from sparktxlog.worker.copy.copy_terms import CopyOptions
@@ -150,6 +151,10 @@ def _applier(
     at_most: int | None = None,
 ) -> Iterator[Applier]:
     """Lock the replica, with one connection for the log and one for reports."""
+    # Before Spark starts, which takes a while.
+    name = getattr(context.arguments, "name", None)
+    name = None if name is None else check_replica_name(name)
+    tables = table_set(getattr(context.arguments, "tables", None) or ())
     with closing(context.open_source()) as plain, closing(context.open_source()) as reporting:
         info = plain.info()
         lake = context.lake_of(info)
@@ -169,8 +174,8 @@ def _applier(
                 copies=copies,
                 replays_anyway=replays_anyway,
                 takes_lake=getattr(context.arguments, "take_lake", False),
-                name=getattr(context.arguments, "name", None),
-                tables=getattr(context.arguments, "tables", None) or (),
+                name=name,
+                tables=tables,
                 open_fetcher=open_fetcher,
             )
 
