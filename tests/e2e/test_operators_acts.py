@@ -178,7 +178,7 @@ def test_secret_tokens_and_addresses_are_replaced_under_load(tmp_path: Path) -> 
     acts.shown = {"SPARKTXLOG_CLIENT_TOKEN": TOKEN}
     with showing(TOKEN), running(cluster), SteadyLoad(cluster, pause_s=0.1) as load:
         acts.load = load
-        # docs/administration.md, "Replace the cluster secret" and "Replace the client token", in
+        # docs/access.md, "Replace the cluster secret" and "Replace the client token", in
         # the same restarts; an admin token comes and goes, too.
         admin = 'admin-token = "the token of its operators"'
         for secret, token, *more in (
@@ -230,7 +230,7 @@ def test_secret_tokens_and_addresses_are_replaced_under_load(tmp_path: Path) -> 
 def test_certificates_and_authority_are_replaced_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/administration.md, "New certificates" and "Another authority"."""
+    """docs/access.md, "New certificates" and "Another authority"."""
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     trusted = tmp_path / "trusted.crt"
     shutil.copy(authority.ca_file, trusted)

@@ -1,4 +1,4 @@
-"""The cluster secret is replaced as docs/administration.md says: ordering never stops for it."""
+"""The cluster secret is replaced as docs/access.md says: ordering never stops for it."""
 
 from __future__ import annotations
 

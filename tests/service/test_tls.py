@@ -286,7 +286,7 @@ def test_changed_files_are_taken_up(
 
 
 def test_a_cluster_changes_over_without_a_stop(tmp_path: Path, authority: Authority) -> None:
-    """The steps of docs/administration.md; each is followed by commits at both nodes."""
+    """The steps of docs/access.md; each is followed by commits at both nodes."""
 
     async def main() -> None:
         async with sites_of(tmp_path, "AB", authority) as sites:

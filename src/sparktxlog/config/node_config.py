@@ -275,7 +275,7 @@ class NodeConfig:
     )
     cluster_secret_also: str | None = Setting(read_text, secret=True)(
         "Another secret that peers may sign with, while cluster-secret is replaced "
-        "(docs/administration.md)."
+        "(docs/access.md)."
     )
     cluster_secret_also_file: Path | None = Setting(_path)(
         "File that holds that other secret, which no other user may read."
@@ -286,7 +286,7 @@ class NodeConfig:
     )
     tls_cert_file: Path | None = Setting(_path)(
         "PEM file with this node's certificate, which makes the node speak TLS "
-        "(docs/administration.md). Its subjectAltName has node-id as a DNS name, and each host and "
+        "(docs/access.md). Its subjectAltName has node-id as a DNS name, and each host and "
         "address of the node's URLs."
     )
     tls_key_file: Path | None = Setting(_path)(
@@ -309,7 +309,7 @@ class NodeConfig:
     )
     client_token_also: str | None = Setting(read_text, secret=True)(
         "Another token that clients may show, while client-token is replaced "
-        "(docs/administration.md)."
+        "(docs/access.md)."
     )
     client_token_also_file: Path | None = Setting(_path)(
         "File that holds that other token, which no other user may read."

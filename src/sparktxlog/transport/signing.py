@@ -239,7 +239,7 @@ class Verifier:
             raise UnauthorizedError(
                 f"a request of node {node!r} has a wrong signature",
                 hint="cluster-secret must be the same on all members; while it is replaced, "
-                "cluster-secret-also names the other one (docs/administration.md).",
+                "cluster-secret-also names the other one (docs/access.md).",
                 node=node,
             )
         return node, boot, to, counter

@@ -134,7 +134,7 @@ def test_the_command_checks_the_files(
 
 
 def test_the_commands_of_the_page_make_good_files(tmp_path: Path) -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "administration.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs", "access.md").read_text()
     _, _, section = page.partition("### Make an authority and certificates\n")
     commands = section.partition("```sh\n")[2].partition("```")[0]
     done = subprocess.run(

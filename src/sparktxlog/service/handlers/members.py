@@ -199,7 +199,7 @@ class MemberRoutes(RouteHandlers):
                 f"url {urls[:200]!r} has no https address, and this node speaks with peers by TLS "
                 "only",
                 hint="Name an https address; while a cluster changes over, nodes have tls-mode = "
-                "allow-http (docs/administration.md).",
+                "allow-http (docs/access.md).",
                 field="url",
                 value=urls[:200],
             )
