@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: Public name → module that has it; the classes of `errors` are public, too (docs/api.md).
+#: Public name → module that has it; the classes of `errors` are public, too (docs/python.md).
 _PUBLIC = {
     "Client": "sparktxlog.api.client",
     "Column": "sparktxlog.model.tables.table",

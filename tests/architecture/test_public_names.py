@@ -1,4 +1,4 @@
-"""What is public: the names of the package, as docs/api.md has them; examples use no others."""
+"""What is public: the names of the package, as docs/python.md has them; examples use no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _inside(code: str) -> set[str]:
 
 
 def test_the_page_lists_what_is_public() -> None:
-    page = (ROOT / "docs/api.md").read_text().partition("\n## What is public\n")[2]
+    page = (ROOT / "docs/python.md").read_text().partition("\n## What is public\n")[2]
     rows = re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(listed) == sorted(sparktxlog.__all__)
