@@ -128,7 +128,7 @@ def test_an_old_table_is_moved(tx: SparkSession, node: RunningNode, tmp_path: Pa
 def test_delta_table_for_name_means_the_old_table_in_three_calls(
     tx: SparkSession, node: RunningNode, tmp_path: Path
 ) -> None:
-    """As docs/catalog.md says of Delta 4.4.0; if this fails, the page is to be corrected."""
+    """As docs/commit-tables.md says of Delta 4.4.0; if this fails, the page is to be corrected."""
     old, name = tmp_path / "named", "brought.named"
     tx.sql("CREATE SCHEMA spark_catalog.brought")
     tx.sql(f"CREATE TABLE spark_catalog.{name} (id BIGINT) USING delta LOCATION '{old}'")
