@@ -1,4 +1,4 @@
-"""Makes tables of docs/state.md of the states that tests/unit/health/test_verdicts.py checks."""
+"""Makes tables of docs/verdicts.md of the states that tests/unit/health/test_verdicts.py checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The views of the state and their columns: a part of docs/state.md, from the code that has them.
+"""The views of the state and their columns: a part of docs/views.md, from the code that has them.
 
 `tools/reference.py` (make docs) writes it, a test compares the page.
 """

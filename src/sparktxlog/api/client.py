@@ -435,7 +435,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         return dict(self._link.get("/v1/info"))
 
     def view(self, name: str, *, after: int | None = None, limit: int | None = None) -> pa.Table:
-        """Return rows of a view of the state as an Arrow table; docs/state.md lists the views.
+        """Return rows of a view of the state as an Arrow table; docs/views.md lists the views.
 
         Args:
             name: `queue`, `incoming`, `workers`, ….

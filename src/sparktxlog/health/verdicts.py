@@ -74,7 +74,7 @@ class SiteState(str, Enum):
 class Judgement:
     """The answer to one question: how is it, what does that mean, and what is the way out."""
 
-    #: Names the case, see docs/state.md.
+    #: Names the case, see docs/verdicts.md.
     code: str
     state: ClusterState
     #: alarm, warning or note.

@@ -300,7 +300,7 @@ def verdict_metrics(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
     yield state
     sites = GaugeMetricFamily(
         "sparktxlog_site_verdict",
-        "1: the verdict on a site, see docs/state.md.",
+        "1: the verdict on a site, see docs/verdicts.md.",
         labels=["site", "code"],
     )
     for site, verdict in judge_sites(status).items():
@@ -308,7 +308,7 @@ def verdict_metrics(status: Mapping[str, Any]) -> Iterable[GaugeMetricFamily]:
     yield sites
     found = GaugeMetricFamily(
         "sparktxlog_finding",
-        "1: what is not as it should be, see docs/state.md; without a site it is of the node.",
+        "1: what is not as it should be, see docs/verdicts.md; without a site it is of the node.",
         labels=["code", "site", "state"],
     )
     for labels in sorted({(one.code, one.site, one.state.value) for one in findings(status)}):

@@ -1,7 +1,7 @@
 """One verdict: a table of states, and what each reader says of each of them.
 
 `tests/testdata/verdicts.json` has a status with all well, and for each state what differs in it; a
-field that is null is missing, as in the status of an older release.  `docs/state.md` is made of
+field that is null is missing, as in the status of an older release.  `docs/verdicts.md` is made of
 the same table.
 """
 

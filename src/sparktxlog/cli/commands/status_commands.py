@@ -406,7 +406,7 @@ def survival(
 
 @app.command(epilog="Example: sparktxlog view workers")
 def view(
-    name: Annotated[str, typer.Argument(help="queue, masters, workers, …: docs/state.md.")],
+    name: Annotated[str, typer.Argument(help="queue, masters, workers, …: docs/views.md.")],
     url: Url = DEFAULT_URL,
     after: Annotated[
         int | None, typer.Option(min=0, help="Of queue: rows after this position.")

@@ -34,7 +34,7 @@ VIEWING = (
         other_types=(ARROW, CSV),
         at_witness=True,
         before_log=True,
-        description="Views are masters, workers, incoming, queue and others: docs/state.md "
+        description="Views are masters, workers, incoming, queue and others: docs/views.md "
         "has all of them with their columns.",
     ),
 )
