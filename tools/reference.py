@@ -282,7 +282,9 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "routes.md": routes_page,
-    ROOT / "docs" / "sites.md": lambda: filled("sites.md", {"two sites": table_of_cases()}),
+    ROOT / "docs" / "losing-sites.md": lambda: filled(
+        "losing-sites.md", {"two sites": table_of_cases()}
+    ),
     ROOT / "docs" / "monitoring.md": lambda: filled(
         "monitoring.md", {"alerts": table_of_alerts(), "metrics": table_of_metrics()}
     ),

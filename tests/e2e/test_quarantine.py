@@ -72,7 +72,7 @@ def kept(node: NodeProcess) -> list[dict[str, Any]]:
 
 
 def rows_of(transaction: dict[str, Any]) -> pa.Table:
-    """Return the inline rows of a quarantined transaction, as docs/sites.md reads them."""
+    """Return the inline rows of a quarantined transaction, as docs/losing-sites.md reads them."""
     (name,) = transaction["inline"]
     mine = [(POSITION_COLUMN, "=", transaction["position"])]
     rows = pq.read_table(f"{transaction['files_root']}/{name}", filters=mine)

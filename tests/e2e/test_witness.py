@@ -1,6 +1,6 @@
 """A witness that gets its place at run time: it votes, also after a restart of all, without data.
 
-Protocol P12, P21; docs/sites.md.
+Protocol P12, P21; docs/losing-sites.md.
 """
 
 from __future__ import annotations

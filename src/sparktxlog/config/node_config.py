@@ -249,7 +249,7 @@ class NodeConfig:
     )
     fork_hook: Path | None = Setting(_path)(
         "Program that gets both branches as JSON on its input, after this node gave way to another "
-        "log by `sparktxlog peer quarantine` (docs/sites.md); it is run until it ends with 0."
+        "log by `sparktxlog peer quarantine` (docs/losing-sites.md); it is run until it ends with 0."
     )
     check_addresses: str = Setting(one_of("all", "first", "second", "none"), "all")(
         "Which of a peer's several addresses are tried every suspect-timeout (1 to 60 s) while its "

@@ -271,7 +271,7 @@ class _Act:
     def _branches(
         self, done: GaveWay, followed: Followed, runs: Sequence[GivenUp]
     ) -> dict[str, Any]:
-        """Return what `fork-hook` gets of both branches (docs/sites.md)."""
+        """Return what `fork-hook` gets of both branches (docs/losing-sites.md)."""
         config, view = self._config, self._view
         shown = [
             {
