@@ -165,7 +165,7 @@ def test_a_condition_is_judged_at_the_commit(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_page_commit_a_transaction(node: NodeProcess, client: Client) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "commits.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "conditions.md").read_text()
     block = re.search(r"```bash\n(open=.*?)```", page, re.DOTALL)
     assert block is not None
     # Other tests have the node, too, and a table of this name with other columns.

@@ -122,8 +122,8 @@ def test_a_table_that_does_not_exist_cannot_be_read(sites: list[str]) -> None:
 
 
 def test_the_example_of_the_documentation(sites: list[str]) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "commits.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "conditions.md").read_text()
     _, _, section = page.partition("### From Spark and Python")
     blocks = [block.partition("```")[0] for block in section.split("```python")[1:]]
     (example,) = [block for block in blocks if "client.retry" in block]
-    exec(compile(example, "docs/commits.md", "exec"), {"sparktxlog": sparktxlog, "url": sites[0]})
+    exec(compile(example, "docs/conditions.md", "exec"), {"sparktxlog": sparktxlog, "url": sites[0]})
