@@ -1,4 +1,4 @@
-"""Tables of `journal.sqlite`, its settings, and rows to values and back (docs/formats.md)."""
+"""Tables of `journal.sqlite`, its settings, and rows to values and back (docs/formats-log.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of the tables in `log/`; docs/formats.md says what each of them means.
+"""Columns of the tables in `log/`; docs/formats-log.md says what each of them means.
 
 Only types that every Delta reader knows at reader version 1 / writer version 2: no timestamp
 without zone, no decimal wider than needed, no unsigned integer.

@@ -2,7 +2,7 @@
 
     <entry>/payloads/inline/<first>-<last>/…    their inline rows, as if published
     <entry>/payloads/<transaction id>/…         their staged files, linked
-    log/quarantine                              one row each, see docs/formats.md
+    log/quarantine                              one row each, see docs/formats-log.md
 
 The rows are those of `log/synchronized_queue`, with what people need to submit them again; files
 are named relative to `files_root`.  They are separate files, because the payload store removes

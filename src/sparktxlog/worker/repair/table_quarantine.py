@@ -154,7 +154,7 @@ class TableQuarantine:
 
 
 def _facts(version: int | None, at: int, foreign: tuple[ForeignCommit, ...]) -> dict[str, Any]:
-    """Return what is known of a version of an old table; see docs/formats.md."""
+    """Return what is known of a version of an old table; see docs/formats-log.md."""
     named = [asdict(commit) for commit in foreign[:_NAMED]]
     # A table that somebody put in this one's place may have the same version, with another time.
     return {"version": version, "committed_at": at, "rows": None, "foreign": named}
