@@ -1,4 +1,4 @@
-"""Airflow 3: sparktxlog's Spark jobs of one site, each a task; docs/jobs-and-backups.md says more.
+"""Airflow 3: sparktxlog's Spark jobs of one site, each a task; docs/jobs.md says more.
 
 Copy it to the DAGs folder, and make a connection `sparktxlog_default` to the site's node.
 Airflow's worker runs on a machine of the site, with `sparktxlog-airflow` in its environment, and

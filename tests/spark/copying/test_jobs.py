@@ -378,7 +378,7 @@ def test_every_kept_type_is_copied_and_compared(sites: Sites, run_command: RunCo
     assert one == two and len(one) == len(rows_of_types("json"))
 
 
-PAGE = (ROOT / "docs" / "jobs-and-backups.md").read_text()
+PAGE = (ROOT / "docs" / "backups.md").read_text()
 
 
 def documented(section: str, **places: str) -> list[list[str]]:

@@ -127,7 +127,7 @@ def test_options_of_the_examples_are_the_jobs(name: str) -> None:
 
 
 def test_the_page_names_every_example() -> None:
-    page = (ROOT / "docs" / "jobs-and-backups.md").read_text()
+    page = (ROOT / "docs" / "jobs.md").read_text()
     examples = [path.name for path in CONF.iterdir() if path.suffix in (".service", ".timer")]
     assert [
         name for name in (*examples, "cron.example", "airflow_dag.py") if name not in page
