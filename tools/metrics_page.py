@@ -1,4 +1,4 @@
-"""Parts of docs/monitoring.md: metrics of a node from its registry, alerts from their rules."""
+"""Parts of docs/metrics.md: metrics of a node from its registry, alerts from their rules."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _metric_lines() -> Iterator[str]:
 def _alert_lines() -> Iterator[str]:
     for rule in alert_rules():
         name, notes = rule["alert"], rule["annotations"]
-        link = notes["runbook"].removeprefix("docs/monitoring.md")
+        link = notes["runbook"].removeprefix("docs/")
         after = rule.get("for", "at once")
         says = notes["summary"].replace("{{ ", "`").replace(" }}", "`")
         yield f"| [{name}]({link}) | {rule['labels']['severity']} | {after} | {says} |"

@@ -285,8 +285,8 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "losing-sites.md": lambda: filled(
         "losing-sites.md", {"two sites": table_of_cases()}
     ),
-    ROOT / "docs" / "monitoring.md": lambda: filled(
-        "monitoring.md", {"alerts": table_of_alerts(), "metrics": table_of_metrics()}
+    ROOT / "docs" / "metrics.md": lambda: filled(
+        "metrics.md", {"alerts": table_of_alerts(), "metrics": table_of_metrics()}
     ),
     ROOT / "docs" / "verification" / "benchmarks.md": lambda: filled(
         "verification/benchmarks.md",

@@ -1,7 +1,7 @@
 """OpenTelemetry: where spans go, and which span a request belongs to.
 
 Nothing of it is imported unless it is asked for: by a setting, by the standard variables `OTEL_…`,
-or by a program that traces itself.  docs/monitoring.md says what is traced.
+or by a program that traces itself.  docs/node-pages.md says what is traced.
 """
 
 from __future__ import annotations

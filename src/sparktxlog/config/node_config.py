@@ -480,7 +480,7 @@ class NodeConfig:
     )
     tracing_endpoint: str | None = Setting(read_url)(
         "URL of an OpenTelemetry collector that takes spans by OTLP over HTTP, such as "
-        "http://10.0.0.1:4318; needs the extra 'otel' (docs/monitoring.md). Default: what "
+        "http://10.0.0.1:4318; needs the extra 'otel' (docs/node-pages.md). Default: what "
         "OTEL_EXPORTER_OTLP_ENDPOINT says, else no spans."
     )
     #: Acquisition quorum as a rule for any number of members: default, all, majority or a number.
