@@ -155,7 +155,7 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             cluster_by: Up to four columns by which OPTIMIZE arranges rows in files; not of a
                 partitioned table.
             comment: For people.  A table that is there keeps its own, and those of its columns.
-            properties: Of Delta's those that docs/tables.md lists, and any whose names do
+            properties: Of Delta's those that docs/changing-tables.md lists, and any whose names do
                 not begin with `delta.`.  Default: none; of a table that is there: as it has them.
             group: Only the sites of this group hold its rows.  Default: the group of its schema,
                 or all sites; of a table that is there: as it has it.
