@@ -21,7 +21,7 @@ from tools.verdicts_page import table_of_readers, table_of_verdicts
 from tools.views_page import sections_of_views
 
 from sparktxlog.cli.command_line import app
-from sparktxlog.config import ENV_PREFIX, SETTINGS, Setting, variable_of
+from sparktxlog.config import ENV_PREFIX, SETTINGS, Setting
 from sparktxlog.service.routing.declared_route import Role, Route
 from sparktxlog.service.routing.routes import ROUTES
 
@@ -62,80 +62,12 @@ the first decision of an epoch the places are those of its view, whatever the co
 
 In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 
-## Who may do what
-
-| role | token | may |
-|---|---|---|
-| client | `client-token` | submit, ask, and what workers ask |
-| worker | `worker.token` in the node's `data-dir` | ask, and report for the replica |
-| admin | `admin-token` | all of that, and what changes the cluster or the node |
-| peer | certificates, or signatures by `cluster-secret` | what members say to each other |
-
-A token is the header `Authorization: Bearer TOKEN`. Commands, jobs and `sparktxlog.Client` take the
-client token from `{ENV_PREFIX}CLIENT_TOKEN`. Commands and `jobs/maintain.py` show
-`{ENV_PREFIX}ADMIN_TOKEN` with what an operator does: `sparktxlog peer add`, `remove`,
-`replace`, `set`, `promote`, `demote`, `pause`, `continue` and `force`, `settings set` and `unset`,
-`maintain`. If only one of the two variables is set, commands and jobs always show it. Each node has
-its own tokens; a client of several nodes needs the same token at all of them.
-
-The variables are settings of a node, too. A node that is started with such a variable and with a
-file of another token (`client-token-file`) ends with exit code 6 and names both. If they are equal,
-the node starts.
-
-A worker proves to which node it belongs. If clients need a token, the node writes `worker.token`,
-which only its user can read. A worker on the same machine, with the same user, finds it by
-itself; [one elsewhere](stores.md#a-worker-on-another-machine) takes it from
-`SPARKTXLOG_WORKER_TOKEN`. So no client can report for a replica, and no worker for the replica of
-another node. A worker's token cannot submit.
-
-A node with a token file (`client-token-file`; `sparktxlog init` writes one) writes the file's
-path to `~/.config/sparktxlog/nodes`, or below `$XDG_CONFIG_HOME`, when it starts. Clients of the
-same user on that machine then find the token by themselves, if nothing else names one.
-
-Web pages of other sites cannot use a node ([why](decisions/0033-pages-and-local-tokens.md)): a
-request with the `Origin` of another site, or with a body of the type `text/plain`, of a form, or
-of none, is refused; a node that listens on loopback answers only to addresses, `localhost` and
-the names in `master-url`.
-
-Without an `admin-token` the client token is enough for everything. With one, a request of an
-operator that shows only the client token gets `403 forbidden`
-([why](decisions/0025-admin-token.md)). Without a `client-token`, which is allowed on loopback
-only, every caller is a client. `/livez`, `/readyz`, `/openapi.json` and `/docs` need no token.
-[routes](routes.md) says which role each route wants.
-
-## Clients that write some tables only
-
-`grants-file` names a TOML file of clients with a token each
-([why](decisions/0054-grants.md)):
-
-```toml
-[reports]                                     # a name, for messages
-token-file = "/etc/sparktxlog/secrets/reports.token"  # no other user may read it
-write = ["sales.*", "hr.people", "orders"]    # all tables of a schema, or one table
-```
-
-Such a client may ask all that clients may ask. It may write, create, change, rename and drop only
-the tables that its grant names; a row table `orders` is `default.orders`, and case is ignored. With
-`sales.*` it also creates and drops schema `sales`. A transaction is refused as a whole (403) if it
-writes one other table. Marks on prepared transactions are for clients without a grant. The
-clients with the `client-token` itself, and operators, write everything.
-
-A place where a client puts files before the log has them belongs to the token that asked for it:
-the directory of a table that is to be created, and the uploads for a transaction id. Another token
-gets `403 forbidden` for writing there, for creating that table, and for a transaction that names
-those files, whatever its grant says; it stages under an id of its own. Operators may look. The node
-remembers 8,192 places, also over a restart; beyond that the token that has most loses one. This
-protects requests to the node, not its directories: a user with the right to write these needs no
-node ([sessions under another user](catalog.md#a-session-under-another-user)).
-
-Grants hold at the node that reads them: give the same file to all nodes, and restart a node to
-change them. They do not limit reads: rows are read from files, so the rights of the files decide
-which users may read.
-
 ## Settings
 
-| key | variable | default | shared | meaning |
-|---|---|---|---|---|
+The variable of `master-url` is `{ENV_PREFIX}MASTER_URL`, and so for each key.
+
+| key | default | meaning |
+|---|---|---|
 """
 
 _OUTPUT = """Each command takes `--help`. All but `serve` take `--json` and print one line of JSON,
@@ -168,10 +100,8 @@ def configuration_page() -> str:
 
 
 def _setting_line(setting: Setting) -> str:
-    variable = variable_of(setting.key)
-    shared = "yes" if setting.shared else ""
-    default = _default_text(setting.default)
-    return f"| `{setting.key}` | `{variable}` | {default} | {shared} | {setting.description} |\n"
+    shared = "*Shared.* " if setting.shared else ""
+    return f"| `{setting.key}` | {_default_text(setting.default)} | {shared}{setting.description} |\n"
 
 
 def _default_text(value: Any) -> str:

@@ -29,7 +29,7 @@ _PATTERN = re.compile(r"(\w{1,255}\.)?(\w{1,255}|\*)")
 _MAX_FILE_BYTES = 1 << 20
 _WAY_OUT = (
     '[NAME], then token-file = "FILE" and write = ["schema.table", "schema.*"]; see '
-    "docs/configuration.md."
+    "docs/access.md."
 )
 
 
