@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -77,6 +78,16 @@ headings and a line per row, with a tab between two cells, and numbers without c
 `status`, `queue`, `workers` and `transfers` take `--watch SECONDS`. `sparktxlog
 --install-completion` lets the shell complete commands and options."""
 
+#: Page below docs/ → its title, and its commands; a name may be that of a group of commands.
+_CLI_PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cli-state.md": ("The state, and the log", ("Cluster", "Log")),
+    "cli-sites.md": ("Sites", ("peer", "site", "void", "drill")),
+    "cli-replicas.md": ("Replicas", ("Replica",)),
+    "cli-tables.md": ("Tables", ("Tables",)),
+    "cli-backups.md": ("Backups", ("Backup",)),
+    "cli.md": ("A node", ("Node",)),
+}
+
 _ROUTES = """Every route is declared once, in `src/sparktxlog/service/routing/routes.py`; this page,
 `/openapi.json` and `/docs` of a node follow from it. Bodies and answers are JSON unless a media
 type is named; between peers they are msgpack. Types below `/v1` are described in `/openapi.json`.
@@ -101,7 +112,9 @@ def configuration_page() -> str:
 
 def _setting_line(setting: Setting) -> str:
     shared = "*Shared.* " if setting.shared else ""
-    return f"| `{setting.key}` | {_default_text(setting.default)} | {shared}{setting.description} |\n"
+    return (
+        f"| `{setting.key}` | {_default_text(setting.default)} | {shared}{setting.description} |\n"
+    )
 
 
 def _default_text(value: Any) -> str:
@@ -113,29 +126,71 @@ def _default_text(value: Any) -> str:
 
 
 def cli_page() -> str:
-    """Return docs/cli.md, from the commands themselves."""
+    """Return docs/cli.md: which commands there are, and those of a node."""
     root: Any = typer.main.get_command(app)
     lines = ["# Command line", "", _NOTE, "", _sentence(root.help), "", root.epilog, ""]
     lines += [_OUTPUT, ""]
-    for title, names in root.groups().items():
-        lines += [f"## {title}", "", *_commands({n: root.commands[n] for n in names}, "sparktxlog")]
+    for page, (title, names) in _CLI_PAGES.items():
+        lines += [f"## {title}", ""]
+        if page == "cli.md":
+            lines += _sections(names, "###")
+        else:
+            lines += [f"[{title}]({page}) has arguments and examples.", ""]
+            lines += ["| command | does |", "|---|---|"]
+            lines += [
+                f"| `{full}` | {_first_sentence(command.help)} |"
+                for full, command in _leaves(_commands_of(names))
+            ]
+            lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _commands(commands: dict[str, Any], prefix: str) -> list[str]:
-    lines = []
+def commands_page(page: str) -> str:
+    """Return a page of the command line, from the commands themselves."""
+    title, names = _CLI_PAGES[page]
+    lines = [f"# Commands: {title[0].lower()}{title[1:]}", "", _NOTE, ""]
+    lines += ["[Command line](cli.md) says what all commands share.", ""]
+    return "\n".join([*lines, *_sections(names, "##")]).rstrip() + "\n"
+
+
+def _commands_of(names: Iterable[str]) -> dict[str, Any]:
+    """Return commands by name, for names of commands and of groups of the command line.
+
+    A group has its commands but those that a page names by themselves.
+    """
+    root: Any = typer.main.get_command(app)
+    groups = root.groups()
+    alone = {name for _, others in _CLI_PAGES.values() for name in others if name not in groups}
+    listed = [
+        name
+        for one in names
+        for name in ([n for n in groups[one] if n not in alone] if one in groups else [one])
+    ]
+    return {name: root.commands[name] for name in listed}
+
+
+def _leaves(commands: dict[str, Any], prefix: str = "sparktxlog") -> Iterator[tuple[str, Any]]:
     for name, command in commands.items():
-        full = f"{prefix} {name}"
         if hasattr(command, "commands"):
-            lines += _commands(dict(sorted(command.commands.items())), full)
-            continue
-        lines += [f"### {full}", "", _sentence(command.help), ""]
+            yield from _leaves(dict(sorted(command.commands.items())), f"{prefix} {name}")
+        else:
+            yield f"{prefix} {name}", command
+
+
+def _sections(names: Iterable[str], heading: str) -> list[str]:
+    lines = []
+    for full, command in _leaves(_commands_of(names)):
+        lines += [f"{heading} {full}", "", _sentence(command.help), ""]
         if command.epilog:
             lines += ["    " + command.epilog.removeprefix("Example: "), ""]
         lines += ["| argument | default | meaning |", "|---|---|---|"]
         lines += [_parameter_line(item) for item in command.params if item.name != "help"]
         lines.append("")
     return lines
+
+
+def _first_sentence(text: str | None) -> str:
+    return re.split(r"(?<=\.)\s", _sentence(text), maxsplit=1)[0]
 
 
 def _parameter_line(item: Any) -> str:
@@ -211,6 +266,11 @@ def filled(name: str, parts: dict[str, str]) -> str:
 PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "configuration.md": configuration_page,
     ROOT / "docs" / "cli.md": cli_page,
+    **{
+        ROOT / "docs" / page: partial(commands_page, page)
+        for page in _CLI_PAGES
+        if page != "cli.md"
+    },
     ROOT / "docs" / "routes.md": routes_page,
     ROOT / "docs" / "losing-sites.md": lambda: filled(
         "losing-sites.md", {"two sites": table_of_cases()}

@@ -1,4 +1,4 @@
-"""What two masters do when something fails, tried on the real core: a table of docs/losing-sites.md.
+"""What two masters do when something fails, on the real core: a table of docs/losing-sites.md.
 
 `tools/reference.py` (make docs) writes it, a test compares the page.  Every case is simulated with
 several seeds; a cell names more than one outcome if they differ.

@@ -105,8 +105,9 @@ def _rejection_codes() -> set[str]:
 
 def test_the_guarantees_have_a_row_for_all_that_a_client_is_told() -> None:
     """Each level, isolation and outcome has a row; each row names a test, or is no promise."""
-    page = (ROOT / "docs" / "guarantees.md").read_text()
-    _, _, promises = page.partition("## Levels")
+    outcomes = re.split(r"^## ", (ROOT / "docs" / "outcomes.md").read_text(), flags=re.MULTILINE)
+    promises = (ROOT / "docs" / "guarantees.md").read_text().partition("## Levels")[2]
+    promises += "".join(part for part in outcomes if part.startswith(("Outcomes", "What nobody")))
     rows = [line for line in promises.splitlines() if line.startswith("| ")]
     rows = [row for row in rows if not row.startswith(("| level |", "| what happens |"))]
     told = {code for row in rows for code in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
@@ -199,6 +200,23 @@ def test_commands_that_documents_name_exist() -> None:
     found = [(page.name, words) for page in pages for words in _named_commands(page.read_text())]
     assert len({name for name, _ in found}) >= 6
     assert [(name, words) for name, words in found if _unknown_command(words)] == []
+
+
+def test_the_pages_of_commands_have_each_command_once() -> None:
+    """A new group of commands needs a page in `tools/reference.py`."""
+    found = [
+        name
+        for page in (ROOT / "docs").glob("cli*.md")
+        for name in re.findall(r"^###? (sparktxlog .*)$", page.read_text(), re.MULTILINE)
+    ]
+    assert sorted(found) == sorted(_all_commands(_program(), "sparktxlog"))
+
+
+def _all_commands(command: Any, name: str) -> list[str]:
+    known = getattr(command, "commands", None)
+    if known is None:
+        return [name]
+    return [full for word in known for full in _all_commands(known[word], f"{name} {word}")]
 
 
 def test_readme_jobs_exist() -> None:
