@@ -260,7 +260,7 @@ fuzz: $(STAMP) ## Send a million mutated requests to nodes; FUZZ_ARGS="--request
 attacks: $(STAMP) ## Attack a node with requests; /livez within 250 ms, memory 64 MiB above before
 	@$(BIN)/python -m tests.verification.fuzz.attacks
 
-mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/verification/mutants.md
+mutants: $(STAMP) ## Break each rule of the protocol once; something must find it; writes docs/verification/mutants*.md
 	@$(BIN)/python -m tests.verification.mutation $(MUTANT_ARGS)
 
 docs: $(STAMP) ## Write the generated pages, and parts of pages, below docs/

@@ -18,8 +18,9 @@ from tests.verification.mutation.mutant import (
     Killer,
     Result,
 )
+from tests.verification.mutation.report import PAGES, page_of
 
-PAGE = Path(__file__).parents[3] / "docs" / "verification" / "mutants.md"
+FOLDER = Path(__file__).parents[3] / "docs" / "verification"
 #: A row of the page: rule, name, and what the broken core does.
 ROW = re.compile(r"^\| ([CP]\w+) \| `([^`]+)`: ([^|]+) \|", re.MULTILINE)
 Run = Callable[..., int]
@@ -35,9 +36,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
             kills = {name: None if name in surviving else kill for name in names}
             return [Result(name=n, kill=k, tried={}, seconds=0.2) for n, k in kills.items()]
 
-        page = str(tmp_path / "mutants.md")
         monkeypatch.setattr(command, "examine_all", examine_all)
-        monkeypatch.setattr(sys, "argv", ["mutation", "--jobs", "1", "--page", page, *arguments])
+        monkeypatch.setattr(
+            sys, "argv", ["mutation", "--jobs", "1", "--pages", str(tmp_path), *arguments]
+        )
         return command.main()
 
     return run
@@ -79,9 +81,18 @@ def test_an_unknown_mutation_is_refused(run: Run, capsys: pytest.CaptureFixture[
     assert "no such mutation: no-such-rule" in capsys.readouterr().err
 
 
+def test_a_rule_without_a_page_is_an_error() -> None:
+    assert (page_of("P1a"), page_of("P36")) == ("mutants.md", "mutants-tables.md")
+    with pytest.raises(ValueError, match="rule P999 has no page"):
+        page_of("P999")
+
+
 def test_page_is_of_the_present_table() -> None:
-    """Who changes the table runs `make mutants`: the page names each mutation, and no other."""
-    text = PAGE.read_text()
+    """Who changes the table runs `make mutants`: the pages name each mutation, and no other."""
+    texts = {name: (FOLDER / name).read_text() for name in PAGES}
+    for name, page in texts.items():
+        assert {page_of(rule) for rule, _, _ in ROW.findall(page.partition("## Surv")[0])} == {name}
+    text = "\n".join(texts.values())
     rows = {name: (rule, says) for rule, name, says in ROW.findall(text)}
     assert rows.keys() == BY_NAME.keys()
     assert rows == {mutant.name: (mutant.rule, mutant.says) for mutant in MUTANTS}

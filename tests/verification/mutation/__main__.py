@@ -1,7 +1,7 @@
 """`python -m tests.verification.mutation`: break each rule and see that something finds out.
 
-Prints the table and writes it to docs/verification/mutants.md.  Exit code 1: a mutation survived
-that is not listed as a survivor.
+Prints the tables and writes them to docs/verification/mutants*.md.  Exit code 1: a mutation
+survived that is not listed as a survivor.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.verification.mutation.mutant import BY_NAME, MUTANTS, Killer, Result
 
 #: Runs in a process of its own.
 EXAMINE = "tests.verification.mutation.killers:examine"
-#: The page, when run in the repository.
-_PAGE = Path("docs/verification/mutants.md")
+#: Where the pages are, when run in the repository.
+_PAGES = Path("docs/verification")
 
 
 def examine_all(
@@ -42,7 +42,7 @@ def main() -> int:
         print(f"no such mutation: {', '.join(unknown)}", file=sys.stderr)
         return 2
     # Not before: a process with a mutated core imports this module.
-    from tests.verification.mutation.report import as_json, finder, markdown
+    from tests.verification.mutation.report import as_json, finder, pages
 
     console = Console(stderr=True)
     running = examine_all(names, arguments.budget, jobs=arguments.jobs)
@@ -51,10 +51,11 @@ def main() -> int:
         results.append(result)
         found = "survived" if result.kill is None else f"found by {finder(result.kill)}"
         console.print(f"{result.name}: {found}", highlight=False)
-    page = markdown(results)
-    if not arguments.only and arguments.page.parent.is_dir():
-        arguments.page.write_text(page)
-    print(json.dumps(as_json(results)) if arguments.json else page)
+    texts = pages(results)
+    if not arguments.only and arguments.pages.is_dir():
+        for name, text in texts.items():
+            (arguments.pages / name).write_text(text)
+    print(json.dumps(as_json(results)) if arguments.json else "\n".join(texts.values()))
     unexpected = [result.name for result in results if not result.is_expected]
     if unexpected:
         print(f"survived: {', '.join(unexpected)}", file=sys.stderr)
@@ -75,7 +76,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--only", nargs="*", metavar="NAME", help="these mutations; no page then")
-    parser.add_argument("--page", type=Path, default=_PAGE, help=f"where to write ({_PAGE})")
+    parser.add_argument(
+        "--pages", type=Path, default=_PAGES, help=f"directory of the pages ({_PAGES})"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
 

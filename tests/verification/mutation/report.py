@@ -23,35 +23,68 @@ Written by `make mutants`; do not edit. Each line is a *mutant*: the core with o
 
 A mutant that nothing finds must be one of the six that are known to be harmless, with the reason.
 """
+_FIRST = "mutants.md"
+#: Page → what its rules are about, and the rules, without the letters of their parts.
+PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    _FIRST: ("one order", ("P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10")),
+    "mutants-epochs.md": (
+        "epochs",
+        ("P11", "P12", "P13", "P14", "P15", "P16", "P17", "P37", "P39", "P40"),
+    ),
+    "mutants-returns.md": (
+        "nodes that come back",
+        ("P18", "P19", "P20", "P21", "P22", "P23", "P25", "P29", "P30", "P31"),
+    ),
+    "mutants-sites.md": ("clocks, followers, groups, void runs", ("C1", "C3", "P32", "P38", "P41")),
+    "mutants-transactions.md": ("transactions and changes of tables", ("P27", "P33", "P35")),
+    "mutants-tables.md": ("synchronous transactions and commit tables", ("P34", "P36")),
+}
+_PAGE_OF = {rule: page for page, (_, rules) in PAGES.items() for rule in rules}
 _LONGEST = 110
 
 
-def markdown(results: Sequence[Result]) -> str:
-    """Return the whole page."""
+def pages(results: Sequence[Result]) -> dict[str, str]:
+    """Return the text of each page, by its name; the first one has totals and survivors."""
     found = [result for result in results if result.kill is not None]
-    rows = [
-        "| Rule | Mutation | Lines of | Found by | After | What was violated |",
-        "|---|---|---|---|---|---|",
-        *(_row(result) for result in results if result.kill is not None),
-    ]
     left = [
         "| Rule | Mutation | Tried | Why it survives |",
         "|---|---|---|---|",
         *(_survivor(result) for result in results if result.kill is None),
     ]
-    return "\n".join(
-        [
-            _HEAD,
-            f"{len(results)} mutations, {len(found)} found.",
-            "",
-            *rows,
-            "",
-            "## Survivors",
-            "",
-            *left,
+    texts = {}
+    for page, (about, rules) in PAGES.items():
+        table = [
+            "| Rule | Mutation | Lines of | Found by | After | What was violated |",
+            "|---|---|---|---|---|---|",
+            *(_row(result) for result in found if page_of(result.mutant.rule) == page),
             "",
         ]
-    )
+        if page == _FIRST:
+            total = f"{len(results)} mutations, {len(found)} found."
+            listed = [f"- [{what}]({name})" for name, (what, _) in PAGES.items() if name != _FIRST]
+            heading = f"## Rules of {about}"
+            parts = [_HEAD, total, "", "Other rules:", "", *listed, "", heading, "", *table]
+            texts[page] = "\n".join([*parts, "## Survivors", "", *left, ""])
+        else:
+            head = f"# Mutations: {about}"
+            text = (
+                f"Written by `make mutants`; do not edit. [Mutations]({_FIRST}) explains the lines."
+            )
+            named = f"Rules: {', '.join(rules)}."
+            texts[page] = "\n".join([head, "", text, named, "", *table])
+    return texts
+
+
+def page_of(rule: str) -> str:
+    """Return the page that has the mutations of a rule, such as P25b.
+
+    Raises:
+        ValueError: No page has it.
+    """
+    page = _PAGE_OF.get(rule.rstrip("abcdefghijklmnopqrstuvwxyz"))
+    if page is None:
+        raise ValueError(f"rule {rule} has no page: name it in PAGES of {__name__}")
+    return page
 
 
 def as_json(results: Sequence[Result]) -> dict[str, Any]:
