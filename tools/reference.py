@@ -288,8 +288,9 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "tables.md": lambda: filled(
         "tables.md", {"kept types": kept_types(), "refused types": refused_types()}
     ),
-    ROOT / "docs" / "verdicts.md": lambda: filled(
-        "verdicts.md", {"verdicts": table_of_verdicts(), "readers": table_of_readers()}
+    ROOT / "docs" / "verdicts.md": lambda: filled("verdicts.md", {"verdicts": table_of_verdicts()}),
+    ROOT / "docs" / "verdicts-elsewhere.md": lambda: filled(
+        "verdicts-elsewhere.md", {"readers": table_of_readers()}
     ),
     ROOT / "docs" / "views.md": lambda: filled("views.md", {"views": sections_of_views()}),
 }

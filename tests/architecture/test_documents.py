@@ -74,7 +74,7 @@ def test_tests_that_documents_name_exist() -> None:
 
 def test_where_to_look_is_true() -> None:
     """Each file of the table is there, and names what the table says it has."""
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+    text = (ROOT / "CONTRIBUTING.md").read_text()
     table = text.partition("## Where to look")[2].partition("## ")[0]
     named = re.findall(r"`([\w/]+\.py)`(?: \(`(\w+)`\))?", table)
     assert table.count("| Wh") >= 20
@@ -236,6 +236,14 @@ def _pages() -> set[str]:
     docs = ROOT / "docs"
     found = (*docs.glob("*.md"), *docs.glob("verification/*.md"))
     return {path.relative_to(docs).as_posix() for path in found}
+
+
+def test_each_page_is_for_one_task() -> None:
+    """A page of the site has 3,000 words at most, as `wc -w` counts them."""
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    words = {page.relative_to(ROOT).as_posix(): len(page.read_text().split()) for page in pages}
+    assert len(words) > 150
+    assert {page: count for page, count in words.items() if count > 3_000} == {}
 
 
 def test_the_index_lists_every_page() -> None:

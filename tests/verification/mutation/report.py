@@ -33,7 +33,7 @@ PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "mutants-returns.md": (
         "nodes that come back",
-        ("P18", "P19", "P20", "P21", "P22", "P23", "P25", "P29", "P30", "P31"),
+        ("P18", "P19", "P20", "P21", "P22", "P23", "P25b", "P25c", "P29", "P30", "P31"),
     ),
     "mutants-sites.md": ("clocks, followers, groups, void runs", ("C1", "C3", "P32", "P38", "P41")),
     "mutants-transactions.md": ("transactions and changes of tables", ("P27", "P33", "P35")),
@@ -81,7 +81,7 @@ def page_of(rule: str) -> str:
     Raises:
         ValueError: No page has it.
     """
-    page = _PAGE_OF.get(rule.rstrip("abcdefghijklmnopqrstuvwxyz"))
+    page = _PAGE_OF.get(rule) or _PAGE_OF.get(rule.rstrip("abcdefghijklmnopqrstuvwxyz"))
     if page is None:
         raise ValueError(f"rule {rule} has no page: name it in PAGES of {__name__}")
     return page
