@@ -1,4 +1,4 @@
-"""DuckDB with its extension for Unity Catalog attaches to a node: docs/catalog-clients.md, "DuckDB"."""
+"""DuckDB with its extension for Unity Catalog attaches to a node: docs/catalog-clients.md."""
 
 from __future__ import annotations
 

@@ -126,4 +126,5 @@ def test_the_example_of_the_documentation(sites: list[str]) -> None:
     _, _, section = page.partition("### From Spark and Python")
     blocks = [block.partition("```")[0] for block in section.split("```python")[1:]]
     (example,) = [block for block in blocks if "client.retry" in block]
-    exec(compile(example, "docs/conditions.md", "exec"), {"sparktxlog": sparktxlog, "url": sites[0]})
+    code = compile(example, "docs/conditions.md", "exec")
+    exec(code, {"sparktxlog": sparktxlog, "url": sites[0]})

@@ -28,8 +28,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _PATTERN = re.compile(r"(\w{1,255}\.)?(\w{1,255}|\*)")
 _MAX_FILE_BYTES = 1 << 20
 _WAY_OUT = (
-    '[NAME], then token-file = "FILE" and write = ["schema.table", "schema.*"]; see '
-    "docs/access.md."
+    '[NAME], then token-file = "FILE" and write = ["schema.table", "schema.*"]; see docs/access.md.'
 )
 
 

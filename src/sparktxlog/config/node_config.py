@@ -249,7 +249,8 @@ class NodeConfig:
     )
     fork_hook: Path | None = Setting(_path)(
         "Program that gets both branches as JSON on its input, after this node gave way to another "
-        "log by `sparktxlog peer quarantine` (docs/losing-sites.md); it is run until it ends with 0."
+        "log by `sparktxlog peer quarantine` (docs/losing-sites.md); it is run until it ends with "
+        "0."
     )
     check_addresses: str = Setting(one_of("all", "first", "second", "none"), "all")(
         "Which of a peer's several addresses are tried every suspect-timeout (1 to 60 s) while its "
@@ -308,8 +309,7 @@ class NodeConfig:
         "File that holds the client token, which no other user may read."
     )
     client_token_also: str | None = Setting(read_text, secret=True)(
-        "Another token that clients may show, while client-token is replaced "
-        "(docs/access.md)."
+        "Another token that clients may show, while client-token is replaced (docs/access.md)."
     )
     client_token_also_file: Path | None = Setting(_path)(
         "File that holds that other token, which no other user may read."

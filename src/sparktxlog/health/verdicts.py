@@ -108,7 +108,8 @@ _SEVERITIES = (NOTE, WARNING, ALARM)
 _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "undelivered-run": (
         ClusterState.LAGGING, ALARM,
-        "Put a good copy of its file back where it was staged; docs/losing-sites.md says what else.",
+        "Put a good copy of its file back where it was staged; docs/losing-sites.md says what "
+        "else.",
     ),
     "damaged-file": (
         ClusterState.LAGGING, ALARM, "Put a good copy in its place; the node goes on by itself.",

@@ -1,4 +1,4 @@
-"""Spark Declarative Pipelines make commit tables, by Spark's own program: docs/catalog-clients.md."""
+"""Spark Declarative Pipelines make commit tables, by Spark's program: docs/catalog-clients.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(pyspark.__version__ < "4.2", reason="docs/catalog-clients.md has it for Spark 4.2"),
+    pytest.mark.skipif(pyspark.__version__ < "4.2", reason="the page has it for Spark 4.2"),
 ]
 
 HOME = Path(pyspark.__file__).parent

@@ -1,6 +1,6 @@
 """What an operator does in a simulated hour: force, votes, void runs, nodes that come back.
 
-He knows what the nodes' disks hold; what he may do, and what he must not do, is in docs/losing-sites.md.
+He knows what the nodes' disks hold; what he may do, and must not do, is in docs/losing-sites.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ids of the queue before its last positions: sorted files next to the journal (docs/formats-log.md).
+"""Ids of the queue before its last positions: sorted files by the journal (docs/formats-log.md).
 
 The core keeps the ids of the last `id-window` positions in memory.  A later repeat must still be
 recognised.  So the journal writes the ids of older positions to files, about 65,536 at a time,
