@@ -108,8 +108,7 @@ _SEVERITIES = (NOTE, WARNING, ALARM)
 _WARNED: dict[str, tuple[ClusterState, str, str]] = {
     "undelivered-run": (
         ClusterState.LAGGING, ALARM,
-        "Put a good copy of its file back where it was staged; docs/losing-sites.md says what "
-        "else.",
+        "Put a good copy of its file back where it was staged; more in docs/losing-sites.md.",
     ),
     "damaged-file": (
         ClusterState.LAGGING, ALARM, "Put a good copy in its place; the node goes on by itself.",
