@@ -1,4 +1,4 @@
-"""The examples of docs/api.md, word for word, against one node: with Spark, and without it."""
+"""The examples of docs/api.md and docs/python.md, word for word, against one node."""
 
 from __future__ import annotations
 
@@ -18,27 +18,19 @@ from sparktxlog.api.connect import TxLog
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
-_PAGE = "docs/api.md"
-#: Heading of the part without Spark, which has names of its own.
-_WITHOUT_SPARK = "\n## From Python, without Spark\n"
-
-
-def _run(names: dict[str, Any], *, with_spark: bool) -> None:
-    """Run the examples of a part in turn; a failure names the line of the page.
+def _run(page: str, names: dict[str, Any]) -> None:
+    """Run the examples of a page in turn; a failure names its line.
 
     An example that shows an error has to raise it.
     """
-    text = (ROOT / _PAGE).read_text()
-    middle = text.index(_WITHOUT_SPARK)
+    text = (ROOT / page).read_text()
     for block in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        if (block.start() < middle) is not with_spark:
-            continue
         first = text.count("\n", 0, block.start(1))
         tree = ast.parse("\n" * first + block[1])
         for statement in tree.body:
             if isinstance(statement, ast.Try):
                 statement.orelse = ast.parse("raise AssertionError('nothing was raised')").body
-        exec(compile(tree, _PAGE, "exec"), names)
+        exec(compile(tree, page, "exec"), names)
 
 
 @pytest.fixture
@@ -60,7 +52,7 @@ def test_the_part_about_spark_runs(
         "folder": incoming.as_uri(),
         "checkpoint": checkpoint.as_uri(),
     }
-    _run(names, with_spark=True)
+    _run("docs/api.md", names)
     log: TxLog = names["log"]
     assert {row["id"] for row in log.table("orders").collect()} == {1, 2, 9}
     log.close()
@@ -80,4 +72,4 @@ def test_the_part_without_spark_runs(
         return asked(client, *given, **named)
 
     monkeypatch.setattr(Client, "snapshot", applied)
-    _run({"url": node.url}, with_spark=False)
+    _run("docs/python.md", {"url": node.url})

@@ -1,4 +1,4 @@
-"""docs/formats.md names what the code writes."""
+"""docs/formats.md and docs/formats-log.md name what the code writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from sparktxlog.codec.containers.payload import MAGIC
 from sparktxlog.storage.journal import sqlite_schema
 from sparktxlog.storage.log_tables.log_schemas import LOG_TABLES, OPERATION
 
-_TEXT = (Path(__file__).parents[4] / "docs" / "formats.md").read_text()
+_DOCS = Path(__file__).parents[4] / "docs"
+_TEXT = (_DOCS / "formats.md").read_text() + (_DOCS / "formats-log.md").read_text()
 
 
 def test_every_column_of_the_log_tables_is_described() -> None:
