@@ -220,7 +220,7 @@ class NodeConfig:
     roles: tuple[str, ...] = Setting(read_roles, ("master", "replica"))(
         "What the node does: master, replica; or witness, which only votes on epochs and keeps no "
         "data; or follower, alone or with replica: it follows the queue without a vote, and takes "
-        "no transactions (docs/sites.md)."
+        "no transactions (docs/replicas.md)."
     )
     follow: tuple[NodeId, ...] = Setting(read_node_ids, ())(
         "Ids of the nodes that a follower gets the queue and all data from, the preferred one "

@@ -199,7 +199,7 @@ _SUBMITS = (
         "deletes without rows change nothing; a transaction of only these is recorded if it has "
         "an id, otherwise its receipt has n 0.  An overwrite without rows empties the table.  "
         "`commits` are staged versions of commit tables, all or none with the rest "
-        "(docs/catalog.md).",
+        "(docs/catalog-commits.md).",
     ),
     _submit(
         "/v1/runs",
