@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused_with_its_reason(three: Cluster) -> None:
 def test_of_two_nodes_the_one_left_is_forced_and_gives_the_dead_ones_place_away(
     tmp_path: Path,
 ) -> None:
-    """As docs/losing-sites.md says, by an operator with a token: without it nothing of this is done."""
+    """As docs/losing-sites.md says, by an operator with a token; without it nothing is done."""
     settings = (*SETTINGS, 'admin-token = "of the operators"')
     with running(Cluster(tmp_path, "AB", settings=settings)) as cluster:
         a, b = cluster.nodes.values()
