@@ -65,7 +65,8 @@ In TOML: `[peer.1]`, then `id = "B"` and `url = "http://10.0.0.2:7070"`.
 
 ## Settings
 
-The variable of a setting is `{ENV_PREFIX}` and its key in capitals, with `_` for `-`: `{ENV_PREFIX}MASTER_URL`.
+The variable of a setting is `{ENV_PREFIX}` and its key in capitals, with `_` for `-` and `.`,
+such as `{ENV_PREFIX}MASTER_URL`.
 
 | key | default | meaning |
 |---|---|---|

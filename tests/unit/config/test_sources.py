@@ -64,9 +64,9 @@ def test_every_setting_is_described_and_has_a_field() -> None:
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.key)
 def test_the_variable_by_the_rule_of_the_page_is_read(setting: Setting) -> None:
     page = configuration_page()
-    assert "is `SPARKTXLOG_` and its key in capitals, with `_` for `-`:" in page
+    assert "is `SPARKTXLOG_` and its key in capitals, with `_` for `-` and `.`," in page
     assert f"\n| `{setting.key}` | " in page
-    name = "SPARKTXLOG_" + setting.key.upper().replace("-", "_")
+    name = "SPARKTXLOG_" + setting.key.upper().replace("-", "_").replace(".", "_")
     assert name == variable_of(setting.key)
     assert re.fullmatch(r"[A-Z0-9_]+", name), "no shell could set it"
     assert _from_environment({name: "x"}) == [(setting.key, "x", name)]
