@@ -1,8 +1,8 @@
 """Build what a release is made of, and check it: wheel, source, image, chart.
 
 `make release` runs it.  Nothing is signed and nothing is uploaded.  It builds from the committed
-files, so it refuses a tree with changes.  What cannot be done here (no Docker, no Helm, no such
-Python) is left out, and the table says so.  Exit code 1 if a check failed.
+files, so it refuses a tree with changes.  What cannot be done here (neither Docker nor Podman, no
+Helm, no such Python) is left out, and the table says so.  Exit code 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tools import images
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -300,16 +302,20 @@ def _size(place: Path) -> int:
     return sum(path.lstat().st_size for path in place.rglob("*") if not path.is_dir())
 
 
-def check_image(version: str) -> str:
-    """Build the image of a node and run it; raise `LeftOutError` where there is no Docker."""
-    if shutil.which("docker") is None:
-        raise LeftOutError("there is no docker")
-    if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-        raise LeftOutError("no Docker daemon answers")
-    tag = f"sparktxlog:{version}"
-    file = str(ROOT / "deploy/Dockerfile")
-    _run("docker", "build", "--target", "node", "--tag", tag, "--file", file, str(ROOT))
-    return f"{tag} says {_run('docker', 'run', '--rm', tag, '--version').strip()}"
+def check_image(version: str, base: str = "") -> str:
+    """Build the images of node and worker, and run them; return what was seen.
+
+    Args:
+        base: See `images.Builder.build`.
+
+    Raises:
+        LeftOutError: Neither Docker nor Podman can build here.
+    """
+    try:
+        builder = images.Builder.found()
+    except images.NoBuilderError as error:
+        raise LeftOutError(str(error)) from error
+    return images.check_images(builder, f"sparktxlog:{version}", version, base)
 
 
 def check_chart(out: Path, version: str) -> str:
@@ -353,6 +359,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--python", action="append", choices=PYTHONS, help="try this release only; may be repeated"
     )
+    parser.add_argument(
+        "--base",
+        default=os.environ.get("BASE", ""),
+        metavar="IMAGE",
+        help="image to build those of node and worker on; default: the environment's BASE, "
+        "else the pinned one",
+    )
     parser.add_argument("--only-build", action="store_true", help="install nothing")
     given = parser.parse_args(arguments)
     out = given.out.absolute()
@@ -378,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _check_installations(report, wheel, work, given.python or PYTHONS)
         report.check("chart", lambda: check_chart(out, version))
         if not given.only_build:
-            report.check("image of a node", lambda: check_image(version))
+            report.check("images of node and worker", lambda: check_image(version, given.base))
     print(f"\n{report.table()}\n\nIn {out}; nothing was signed or uploaded.")
     return int(report.failed)
 
