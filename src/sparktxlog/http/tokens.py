@@ -78,6 +78,7 @@ def _name(url: str) -> str:
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with contextlib.suppress(ValueError):
-        host = "localhost" if ip_address(host).is_loopback else host
+        address = ip_address(host)  # a node in a container listens at all addresses of it
+        host = "localhost" if address.is_loopback or address.is_unspecified else host
     # Nodes after one reverse proxy differ by their paths.
     return f"{host.replace(':', '-').replace('/', '-')}_{port}{quote(parts.path.rstrip('/'), '')}"

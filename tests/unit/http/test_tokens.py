@@ -59,6 +59,15 @@ def test_a_note_is_found_by_every_name_of_this_machine_and_by_no_other(token_fil
     assert local_token("http://127.0.0.1:7070") is None
 
 
+@pytest.mark.parametrize("listening", ["http://0.0.0.0:7070", "http://[::]:7070"])
+def test_a_node_that_listens_at_all_addresses_is_found_on_loopback(
+    token_file: Path, listening: str
+) -> None:
+    note_token(["http://node-a:7070", listening], token_file)
+    assert local_token("http://127.0.0.1:7070") == NOTED
+    assert local_token("http://127.0.0.1:7071") is None
+
+
 def test_nodes_after_one_proxy_have_a_token_each(token_file: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.token"
     other.write_text("of B")
