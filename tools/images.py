@@ -24,7 +24,7 @@ _TEMPORARY = {"node": "/tmp", "worker": "/tmp:exec"}  # noqa: S108 - in a contai
 _STATE = "/var/lib/sparktxlog"
 #: Of the node in its container, and of the worker that shares its network.
 _URL = "http://127.0.0.1:7070"
-_READY_S = 300.0
+_READY_S = 600.0
 _END_S = 120
 #: Commits a row, and says its position; the table is made once.
 _COMMIT = """
@@ -33,7 +33,7 @@ client = sparktxlog.Client({url!r})
 if not client.tables():
     client.create_table("orders", "id bigint, customer string", keys=["id"])
 receipt = client.upsert("orders", [{{"id": 1, "customer": "ada"}}])
-receipt = client.wait(receipt, {level!r}, timeout=300)
+receipt = client.wait(receipt, {level!r}, timeout=600)
 assert not receipt.late, receipt
 print(receipt.position)
 """
