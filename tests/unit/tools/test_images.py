@@ -90,3 +90,20 @@ def test_containers_are_checked_with_the_limits_of_the_compose_file(target: str)
     assert service["read_only"] and option == "no-new-privileges:true"
     expected = f"--read-only --tmpfs {place} --cap-drop {dropped}"
     assert " ".join(images.limits(target)) == f"{expected} --security-opt no-new-privileges"
+
+
+def test_a_container_that_ended_is_not_waited_for(programs: Path) -> None:
+    put(
+        programs,
+        "docker",
+        'case "$*" in *Healthcheck*) echo \'["CMD","check"]\';; *Running*) echo false;;'
+        ' exec*) exit 1;; logs*) echo "no space left";; esac',
+    )
+    container = images.Container(images.Builder.found(), "n1")
+    with pytest.raises(
+        images.ImageError, match=r"n1 is not ready: docker exec n1 check.* no space"
+    ):
+        container.wait_ready()
+    put(programs, "docker", "echo null")
+    with pytest.raises(images.ImageError, match="n1 has no health check that can be run: null"):
+        container.wait_ready()
