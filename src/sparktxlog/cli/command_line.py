@@ -32,6 +32,7 @@ from sparktxlog.cli.common_options import (
     exit_code_of,
     print_error,
 )
+from sparktxlog.cli.demo import demo_command  # noqa: F401 - adds its command
 from sparktxlog.cli.doctor import doctor_command  # noqa: F401 - adds its command
 from sparktxlog.cli.drill import drill_command  # noqa: F401 - adds its command
 from sparktxlog.cli.printing import print_json, print_rows, records_to_stderr

@@ -37,7 +37,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Tables": ("tables", "table", "group", "attic"),
     "Backup": ("backup", "restore", "restore-point", "feed"),
-    "Node": ("init", "config", "serve", "doctor", "maintenance"),
+    "Node": ("demo", "init", "config", "serve", "doctor", "maintenance"),
 }  # fmt: skip
 
 

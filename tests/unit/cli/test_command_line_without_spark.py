@@ -20,7 +20,8 @@ from sparktxlog.errors import EXTRAS
 
 #: Arguments of some commands, with which they do something; else those that are required.
 _GIVEN = {
-    # Where its libraries are there, it stops at this file.
+    # Where their libraries are there, they stop at this directory and file.
+    "demo": ["demo", "--dir", "/nowhere/demo"],
     "serve": ["serve", "--config", "/nowhere.toml"],
     "table adopt": ["table", "adopt", "t", "/nowhere", "--as", "commit-table"],
     "maintain --no-optimize --no-vacuum": ["maintain", "--no-optimize", "--no-vacuum"],
@@ -32,8 +33,8 @@ _NEED_SPARK = {
 }
 
 
-#: They work with a node's own files.
-_NEED_NODE = {"config check", "peer quarantine", "serve"}
+#: They work with a node's own files, or start one.
+_NEED_NODE = {"config check", "demo", "peer quarantine", "serve"}
 #: Libraries that both extras install.
 _OF_BOTH = {"deltalake", "rich", "structlog", "typer"}
 
@@ -71,7 +72,7 @@ def test_commands_say_what_is_missing_before_they_do_anything(tmp_path: Path) ->
     missing = _missing(told)
     assert missing == _NEED_SPARK, {name: told.get(name) for name in missing ^ _NEED_SPARK}
     assert all("pip install 'sparktxlog[spark]'" in told[name] for name in missing)
-    for name in _GIVEN.keys() - _NEED_SPARK - {"serve"}:
+    for name in _GIVEN.keys() - _NEED_SPARK - {"demo", "serve"}:
         assert "[unreachable]" in told[name], told[name]
 
 

@@ -1,0 +1,1 @@
+"""Shows a newcomer two sites on this machine, from the installed package alone."""
