@@ -8,6 +8,7 @@ Helm, no such Python) is left out, and the table says so.  Exit code 1 if a chec
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -233,6 +234,27 @@ def package_version() -> str:
     return found[1]
 
 
+def check_urls(wheel: Path, home: str) -> str:
+    """Check that a wheel names the pages of its release; return how many.
+
+    Raises:
+        LeftOutError: Nobody said where they are, and it names none.
+    """
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith(".dist-info/METADATA"))
+        text = file.read(name).decode()
+    named = re.findall(r"^Project-URL: \w+, (\S+)$", text, re.MULTILINE)
+    wanted = re.findall(r'= "(\S+)"', urls_of(home)) if home else []
+    if named != wanted:
+        raise ValueError(f"the wheel names {named}, not {wanted}")
+    if not home:
+        raise LeftOutError(
+            "the package names no pages, and the links of its README are text: "
+            'make release RELEASE_ARGS="--home URL", where URL/README.md is that of this release'
+        )
+    return f"{len(named)} pages below {home}"
+
+
 def check_versions() -> str:
     """Check that package, chart, integrations and changelog say one version; return it."""
     version = package_version()
@@ -274,7 +296,7 @@ def check_installation(python: str, wheel: Path, extra: str, work: Path) -> str:
                 _refused(own, command, missing, work)
         said = f"{size / 1e6:.0f} MB installed"
         if "node" in extra.split(","):
-            said += f"; {two_nodes(own, work)}"
+            said += f"; {demo_of(place / 'bin/sparktxlog', work, extra)}"
         return said
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -289,13 +311,22 @@ def _refused(own: str, command: Sequence[str], extra: str, work: Path) -> None:
         raise RuntimeError(f"{command[-1]} does not name sparktxlog[{extra}]: {done.stderr[-300:]}")
 
 
-def two_nodes(own: str, work: Path) -> str:
-    """Run two nodes of an installation and write at both; return what was seen."""
-    place = work / "two-nodes"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    program = Path(__file__).with_name("two_nodes.py")
-    return _run(own, str(program), cwd=place, environ={"XDG_CONFIG_HOME": str(place)}).strip()
+def demo_of(program: Path, work: Path, extra: str) -> str:
+    """Play the demo of an installation; return what was seen.
+
+    Raises:
+        RuntimeError: It failed, or its tables were not made although Spark and Java are there.
+    """
+    found = json.loads(_run(str(program), "demo", "--json", cwd=work).splitlines()[-1])
+    if not found["equal"] or set(found["exit_codes"].values()) != {0}:
+        raise RuntimeError(f"the demo says {found}")
+    orders = [step["order"] for step in found["steps"] if step["step"] == "order"]
+    said = f"demo: two sites, {len(orders[-1])} positions"
+    if found["spark"] is not None:
+        said += f", equal tables by Spark {found['spark']}"
+    elif "spark" in extra.split(",") and shutil.which("java"):
+        raise RuntimeError(f"the demo made no tables: {found['steps'][-1]['said']}")
+    return f"{said}, {found['seconds']:.0f} s"
 
 
 def _size(place: Path) -> int:
@@ -340,13 +371,11 @@ def check_chart(out: Path, version: str) -> str:
 
 
 def installations(pythons: dict[str, str | None]) -> Iterator[tuple[str, str, str]]:
-    """Yield release, interpreter and extra of what is installed; Spark with a node once."""
-    there = [(release, path) for release, path in pythons.items() if path is not None]
-    for number, (release, path) in enumerate(there):
-        for extra in SMOKE:
-            yield release, path, extra
-        if number == 0:
-            yield release, path, "node,spark"
+    """Yield release, interpreter and extra of what is installed, and a node with Spark."""
+    for release, path in pythons.items():
+        if path is not None:
+            for extra in (*SMOKE, "node,spark"):
+                yield release, path, extra
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -373,19 +402,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if changed := _run("git", "status", "--porcelain", cwd=ROOT):
         print(f"There are changes that are not committed:\n{changed}", file=sys.stderr)
         return 1
-    report, version = Report(), package_version()
+    report, version, home = Report(), package_version(), given.home.rstrip("/")
     with tempfile.TemporaryDirectory(prefix="sparktxlog-release-") as directory:
         work = Path(directory)
         made: list[Path] = []
 
         def built() -> str:
-            made.extend(build(work, out, given.home.rstrip("/")))
+            made.extend(build(work, out, home))
             return " and ".join(path.name for path in made)
 
         report.check("one version", check_versions)
         if report.check("wheel and source", built):
             sdist, wheel = made
             report.check("what they have", lambda: check_contents(sdist, wheel))
+            report.check("project URLs", lambda: check_urls(wheel, home))
             report.check("twine check", lambda: _twine(sdist, wheel))
             if not given.only_build:
                 _check_installations(report, wheel, work, given.python or PYTHONS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,31 @@ def test_a_release_with_a_home_has_addresses_of_pages_that_are_there() -> None:
     assert urls["Documentation"] == "https://a.example/v1/docs/index.md"
     for url in urls.values():
         assert (ROOT / url.removeprefix("https://a.example/v1/")).is_file()
+
+
+def test_a_wheel_that_is_built_with_a_home_names_its_pages(tmp_path: Path) -> None:
+    """From the committed files, by the real backend."""
+    home = "https://example.org/sparktxlog/v1"
+    (out := tmp_path / "out").mkdir()
+    _, wheel = release.build(tmp_path, out, home)
+    assert release.check_urls(wheel, home) == f"3 pages below {home}"
+    with zipfile.ZipFile(wheel) as file:
+        (name,) = (name for name in file.namelist() if name.endswith("/METADATA"))
+        text = file.read(name).decode()
+    assert f"Project-URL: Documentation, {home}/docs/index.md" in text
+    assert f"]({home}/docs/limits.md" in text and "](docs/" not in text
+    with pytest.raises(ValueError, match="not \\[\\]"):
+        release.check_urls(wheel, "")
+
+
+def test_a_wheel_without_pages_is_left_out_with_how_to_name_them(tmp_path: Path) -> None:
+    wheel = tmp_path / "a.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("a-1.dist-info/METADATA", "Name: a\n")
+    with pytest.raises(release.LeftOutError, match='make release RELEASE_ARGS="--home URL"'):
+        release.check_urls(wheel, "")
+    with pytest.raises(ValueError, match="names \\[\\], not"):
+        release.check_urls(wheel, "https://example.org")
 
 
 def test_a_wheel_with_a_lost_or_a_foreign_file_is_found() -> None:
@@ -101,12 +129,36 @@ def test_the_report_tells_failed_from_left_out(capsys: pytest.CaptureFixture[str
     assert "FAILED" in capsys.readouterr().out
 
 
-def test_each_extra_is_installed_on_each_python_and_spark_with_a_node_once() -> None:
+def test_each_extra_is_installed_on_each_python_and_spark_with_a_node() -> None:
     found = list(release.installations({"3.11": "/a", "3.12": None, "3.13": "/b"}))
-    assert {(python, extra) for python, _, extra in found if extra != "node,spark"} == {
-        (python, extra) for python in ("3.11", "3.13") for extra in release.SMOKE
+    assert {(python, extra) for python, _, extra in found} == {
+        (python, extra) for python in ("3.11", "3.13") for extra in (*release.SMOKE, "node,spark")
     }
-    assert [python for python, _, extra in found if extra == "node,spark"] == ["3.11"]
+
+
+def test_a_demo_without_tables_is_a_failure_only_where_spark_could_make_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = {
+        "equal": True,
+        "spark": None,
+        "seconds": 9.6,
+        "exit_codes": {"A": 0, "B": 0},
+        "steps": [
+            {"step": "order", "order": [{"position": 1}]},
+            {"step": "tables", "said": "Left out: there is no java"},
+        ],
+    }
+    monkeypatch.setattr(release, "_run", lambda *_, **__: f"noise\n{json.dumps(found)}\n")
+    monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/java")
+    assert release.demo_of(tmp_path, tmp_path, "node") == "demo: two sites, 1 positions, 10 s"
+    with pytest.raises(RuntimeError, match="made no tables: Left out"):
+        release.demo_of(tmp_path, tmp_path, "node,spark")
+    found["spark"] = "4.2.0"
+    assert "equal tables by Spark 4.2.0" in release.demo_of(tmp_path, tmp_path, "node,spark")
+    found["exit_codes"] = {"A": 0, "B": -9}
+    with pytest.raises(RuntimeError, match="-9"):
+        release.demo_of(tmp_path, tmp_path, "node")
 
 
 def test_each_extra_of_the_package_is_tried() -> None:
