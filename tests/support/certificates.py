@@ -27,7 +27,9 @@ class Authority:
         self._number = 0
         self.ca_file = self._directory / "ca.crt"
         self._key = self._directory / "ca.key"
-        _openssl(f"req -x509 {_KEY} -subj /CN={name}", keyout=self._key, out=self.ca_file)
+        # Without it, and without what names the authority in each certificate, Python 3.13 refuses.
+        usage = "-addext keyUsage=critical,keyCertSign,cRLSign"
+        _openssl(f"req -x509 {_KEY} {usage} -subj /CN={name}", keyout=self._key, out=self.ca_file)
 
     def issue(
         self,
@@ -47,7 +49,11 @@ class Authority:
         request, rules = base.with_suffix(".csr"), base.with_suffix(".ext")
         shown = [*(f"DNS:{name}" for name in names), *(f"IP:{host}" for host in addresses)]
         lines = [f"subjectAltName = {', '.join(shown)}"] if shown else ["basicConstraints=CA:FALSE"]
-        rules.write_text("\n".join([*lines, *([f"extendedKeyUsage = {usage}"] if usage else [])]))
+        lines += [
+            "authorityKeyIdentifier = keyid",
+            *([f"extendedKeyUsage = {usage}"] if usage else []),
+        ]
+        rules.write_text("\n".join(lines))
         _openssl(f"req {_KEY} -subj /CN=node", keyout=pair.key, out=request)
         authority = {"CA": self.ca_file, "CAkey": self._key}
         signed = f"x509 -req -CAcreateserial -days {days}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.architecture.source_tree import ROOT
 from tests.support.certificates import Authority, Pair
 from tests.support.command_line import invoke
 
@@ -147,3 +149,23 @@ def test_the_commands_of_the_page_make_good_files(tmp_path: Path) -> None:
         values[f"tls-{setting}-file"] = str(tmp_path / name)
     days = (load_certificates(load_config(None, values, {})).expires_at - time.time()) / 86_400
     assert 364 < days < 365
+
+
+def _strictly(authority: Path, certificate: Path) -> str:
+    """Return what a check says that is as strict as clients with Python 3.13 or newer."""
+    command = ["openssl", "verify", "-x509_strict", "-CAfile", str(authority), str(certificate)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stderr if done.returncode else "good"
+
+
+def test_the_commands_of_the_page_make_certificates_that_strict_clients_accept(
+    tmp_path: Path,
+) -> None:
+    page = (ROOT / "docs/access.md").read_text()
+    block = re.search(r"### Make an authority.*?```sh\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    subprocess.run(["sh", "-ec", block[1]], cwd=tmp_path, check=True, capture_output=True)
+    assert _strictly(tmp_path / "ca.crt", tmp_path / "A.crt") == "good"
+    # So do those of the tests, which run with each Python.
+    authority = Authority(tmp_path)
+    assert _strictly(authority.ca_file, authority.issue("A").cert) == "good"

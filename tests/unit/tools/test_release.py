@@ -8,6 +8,7 @@ import shutil
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.architecture.source_tree import ROOT
@@ -139,7 +140,7 @@ def test_each_extra_is_installed_on_each_python_and_spark_with_a_node() -> None:
 def test_a_demo_without_tables_is_a_failure_only_where_spark_could_make_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found = {
+    found: dict[str, Any] = {
         "equal": True,
         "spark": None,
         "seconds": 9.6,
