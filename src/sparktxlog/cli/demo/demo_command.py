@@ -90,25 +90,23 @@ def _place(directory: Path | None, *, keep: bool) -> Iterator[Path]:
         ConfigError: It is not empty, or no directory (definite).
         DiskFullError, StorageError: It cannot be made.
     """
-    root = Path(tempfile.gettempdir()) if directory is None else directory.absolute()
-    is_new = directory is None or not root.exists()
-    if not is_new and (not root.is_dir() or any(root.iterdir())):
-        raise ConfigError(
-            f"--dir {root} is not empty" if root.is_dir() else f"--dir {root} is no directory",
-            hint="Name a new directory, or leave it out for a temporary one.",
-            key="dir",
-            value=str(root),
-        )
-    with storing(root):
-        if directory is None:
-            root = Path(tempfile.mkdtemp(prefix="sparktxlog-demo-"))
-        else:
-            root.mkdir(exist_ok=True)
+    with storing(directory or "a temporary directory"):
+        is_new = directory is None or not directory.exists()
+        root = Path(tempfile.mkdtemp(prefix="sparktxlog-demo-")) if directory is None else directory
+        root = root.absolute()
+        if not is_new and (not root.is_dir() or any(root.iterdir())):
+            raise ConfigError(
+                f"--dir {root} is not empty" if root.is_dir() else f"--dir {root} is no directory",
+                hint="Name a new directory, or leave it out for a temporary one.",
+                key="dir",
+                value=str(root),
+            )
+        root.mkdir(exist_ok=True)
     try:
         yield root
     finally:
-        if not keep:
-            for path in root.iterdir():
+        with storing(root):
+            for path in () if keep else root.iterdir():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-            if is_new:
+            if is_new and not keep:
                 root.rmdir()
