@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: First and last minor release of each: `make test`, `make test-spark41` and `make release`.
 TESTED = {
     "Python": ((3, 11), (3, 14)),
-    "Python with Spark": ((3, 11), (3, 12)),
+    "Python with Spark": ((3, 11), (3, 13)),
     "Spark": ((4, 1), (4, 2)),
     "Delta": ((4, 4), (4, 4)),
 }

@@ -58,11 +58,11 @@ def test_a_python_that_was_tested_without_spark_only_is_named_to_a_session(
 ) -> None:
     kind = type("SparkSession", (SimpleNamespace,), {"__module__": "pyspark.sql.connect.session"})
     session: Any = kind(version="4.2.0")
-    monkeypatch.setattr(sys, "version_info", (3, 13, 1, "final", 0))
+    monkeypatch.setattr(sys, "version_info", (3, 14, 1, "final", 0))
     warn_of_untested()
     assert caplog.text == ""
     warn_of_untested(session)
-    assert "Python with Spark 3.13.1 (tested: 3.11 to 3.12)" in caplog.text
+    assert "Python with Spark 3.14.1 (tested: 3.11 to 3.13)" in caplog.text
 
 
 def test_the_format_names_it_where_no_session_has(
