@@ -92,6 +92,7 @@ class DemoStory:
                 waits = a.wait(alone, timeout=_ALONE_S).position is None
             except CommitStateUnknownError:
                 waits = True
+            step["waits"] = waits
             step["said"] = (
                 f"A has it on disk, and it has no position after {_ALONE_S:g} s: two equal sites "
                 "do not go on alone, since A cannot know whether B is dead or only cut off."
