@@ -54,7 +54,7 @@ NESTED: dict[str, str] = {
 
 _JSON = {
     "bigint": "number, or string of digits",
-    "float": 'number, `"NaN"`, `"Infinity"`, `"-Infinity"`',
+    "float": 'number, `"NaN"`, `"Infinity"`, `"-Infinity"`, or `{"$double": "NaN"}` and so on',
     "binary": 'base64, or `{"$base64": "…"}`',
     "array<t>": "array",
     "struct<a:t>": "object",

@@ -3,7 +3,8 @@
     type                     JSON
     boolean                  true, false
     tinyint … bigint         number, or string of digits (JavaScript loses digits above 2^53)
-    float, double            number, "NaN", "Infinity", "-Infinity"
+    float, double            number, "NaN", "Infinity", "-Infinity", or {"$double": "NaN"} and so
+                             on, which no other type takes
     decimal(p,s)             string, or a number without fraction
     string                   string
     binary                   base64, or {"$base64": "…"}, which no other type takes
@@ -176,8 +177,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-#: Name of the one field of a binary value that says what it is.
-_BASE64 = "$base64"
+#: Name of the one field of a value that says of which type it is: a text would fit a string, too.
+_BASE64, _DOUBLE = "$base64", "$double"
 _HINTS = {
     "bigint": "Give a whole number, or a string of digits.",
     "decimal": 'Give a string such as "12.50"; a JSON number with a fraction may lose digits.',
@@ -263,6 +264,8 @@ def _float64(value: Any) -> float:
         if int(number) != value:
             raise ValueError("a double does not hold this whole number exactly")
         return number
+    if type(value) is dict and value.keys() == {_DOUBLE}:
+        value = value[_DOUBLE]
     if type(value) is str and value in _SPECIAL_FLOATS:
         return _SPECIAL_FLOATS[value]
     raise ValueError("expected a number")
@@ -451,23 +454,38 @@ def to_json(value: Any) -> Any:
     if isinstance(value, int):
         return int(value) if -_SAFE_INTEGER <= value <= _SAFE_INTEGER else str(int(value))
     if isinstance(value, float):
-        if math.isfinite(value):
-            return float(value)
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return float(value) if math.isfinite(value) else _special(value)
     if isinstance(value, Decimal):
-        return format(value, "f")
+        return format(value, "f") if value.is_finite() else _special(_float_of(value))
     if isinstance(value, datetime):
         return _utc(value).isoformat()
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, (bytes, bytearray, memoryview)):
-        # A plain text would be the value of a string column, too.
         return {_BASE64: base64.b64encode(value).decode("ascii")}
     return _nested_to_json(value)
 
 
+def _float_of(value: Decimal) -> float:
+    return math.nan if value.is_nan() else float(value)
+
+
+def _special(value: float) -> dict[str, str]:
+    """Return a number that is not finite; pandas has NaN for a text that is missing."""
+    text = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return {_DOUBLE: text}
+
+
 def _utc(value: datetime) -> datetime:
-    """Return a time in UTC, if it has a zone and a year there."""
+    """Return a time in UTC, if it has a zone and a year there.
+
+    Raises:
+        SchemaMismatchError: It is the NaT of pandas (definite).
+    """
+    if value != value:
+        raise SchemaMismatchError(
+            f"a {type(value).__name__} is no time", hint="Write None where there is no value."
+        )
     with suppress(OverflowError):  # then who reads it says in which row and column it is
         return value if value.tzinfo is None else value.astimezone(UTC)
     return value
@@ -480,8 +498,10 @@ def _nested_to_json(value: Any) -> Any:
         return {str(name): to_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):  # Arrow's maps too: pairs of key and value
         return [to_json(item) for item in value]
-    if hasattr(value, "item"):  # numpy scalars
-        return to_json(value.item())
+    if hasattr(value, "tolist"):  # numpy: arrays, which pandas has for lists, and scalars
+        found = value.tolist()
+        if type(found) is not type(value):
+            return to_json(found)
     raise SchemaMismatchError(
         f"a {type(value).__name__} has no JSON form", hint="Send the rows as an Arrow table."
     )

@@ -8,6 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -214,6 +216,34 @@ def test_bytes_are_no_value_of_another_type(kind: str) -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         rows_to_arrow("t", rows, pa.schema([("c", TYPES[kind])]))
     assert caught.value.fields["column"] == "c"
+
+
+@pytest.mark.parametrize("kind", sorted(set(VALUES) - {"double", "float"}))
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(math.nan, "nan"), (-math.inf, "-inf"), (Decimal("NaN"), "nan"), (Decimal("sNaN"), "nan")],
+)
+def test_what_is_no_number_is_no_text(kind: str, value: Any, shown: str) -> None:
+    """pandas has NaN for a text that is missing."""
+    rows = msgspec.json.decode(msgspec.json.encode(to_json([{"c": value}])))
+    for of_floats in ("double", "float"):
+        found = rows_to_arrow("t", rows, pa.schema([("c", TYPES[of_floats])])).to_pylist()
+        assert str(found[0]["c"]) == shown
+    with pytest.raises(SchemaMismatchError) as caught:
+        rows_to_arrow("t", rows, pa.schema([("c", TYPES[kind])]))
+    assert caught.value.fields["column"] == "c"
+
+
+def test_arrays_of_numpy_are_lists_and_no_scalars() -> None:
+    """pandas has them for the lists of a Parquet file."""
+    rows = to_json([{"c": np.array(given)} for given in ([1], [1, 2], [])])
+    found = rows_to_arrow("t", rows, pa.schema([("c", TYPES["array"])])).to_pylist()
+    assert [row["c"] for row in found] == [[1], [1, 2], []]
+
+
+def test_a_time_of_pandas_that_is_none_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError, match="Write None"):
+        to_json([{"c": pd.NaT}])
 
 
 @pytest.mark.parametrize("moment", [datetime.min, datetime.max])
