@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from sparktxlog.codec.arrow import arrow_schema, ddl_type, file_schema
 from sparktxlog.codec.containers.sections import check_size, read_section
-from sparktxlog.codec.partitions import check_partition_texts
+from sparktxlog.codec.partitions import check_partition_values
 from sparktxlog.codec.rows import check_columns, nearest, type_name
 from sparktxlog.errors import (
     InvalidNameError,
@@ -466,7 +466,7 @@ def check_rows(
     txs: IndexArray | None = None,
     ops: IndexArray | None = None,
 ) -> None:
-    """Check rows of the right schema: not empty, NULLs, texts of partitions, distinct keys.
+    """Check rows of the right schema: not empty, NULLs, values of partitions, distinct keys.
 
     Args:
         definition: The table's.
@@ -498,9 +498,8 @@ def check_rows(
             )
     if kind is not OperationKind.DELETE_KEYS:
         for name in definition.partition_by:
-            if pa.types.is_string(rows[name].type):
-                takes_null = name not in required
-                check_partition_texts(definition.name, name, rows[name], takes_null=takes_null)
+            takes_null = name not in required
+            check_partition_values(definition.name, name, rows[name], takes_null=takes_null)
     if kind is OperationKind.UPSERT and rows.num_rows > 1:
         _check_distinct_keys(definition, rows, txs, ops)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -284,6 +286,32 @@ def test_texts_of_partitions_are_names_of_directories(text: str, reason: str) ->
         assert caught.value.fields["column"] == "p"
     else:
         check_rows(parts, APPEND, rows)
+
+
+_DAY_US = 86_400_000_000
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamp_ntz"])
+def test_days_of_partitions_are_of_years_that_all_readers_know(kind: str) -> None:
+    """delta-rs opens no table with a partition of another year, nor writes a checkpoint of it."""
+    columns = (Column(name="p", type=kind), Column(name="at", type=kind))
+    parts = TableDefinition(name="t", columns=columns, partition_by=("p",))
+    schema = row_schema(parts, APPEND)
+    is_day, of_kind = kind == "date", schema.field("p").type
+
+    def check(*days: int, table: TableDefinition = parts) -> None:
+        raw = [day if is_day else day * _DAY_US for day in days]
+        values = pa.array(raw, pa.int32() if is_day else pa.int64()).cast(of_kind)
+        check_rows(table, APPEND, pa.table([values, values], schema=schema))
+
+    check(-719_162, 0, 2_932_896)
+    for wrong in (-719_163, 2_932_897, -100_000_000, 50_000_000):
+        check(wrong, table=replace(parts, partition_by=()))
+        with pytest.raises(InvalidRowsError, match="the years 1 to 9999") as caught:
+            check(0, wrong)
+        assert caught.value.fields["column"] == "p"
+    nothing = pa.nulls(1, of_kind)
+    check_rows(parts, APPEND, pa.table([nothing, nothing], schema=schema))
 
 
 def test_an_empty_text_is_refused_where_a_partition_takes_no_null() -> None:
