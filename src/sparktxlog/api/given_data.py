@@ -161,6 +161,15 @@ def is_row_list(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     return isinstance(rows, Sequence) and not isinstance(rows, (str, bytes))
 
 
+def kept_rows(rows: Any) -> Any:
+    """Return rows that can be read more than once: a stream has none the second time.
+
+    Raises:
+        InvalidRequestError, MissingDependencyError: As `arrow_table` (definite).
+    """
+    return rows if _is_spark(rows) or is_row_list(rows) else arrow_table(rows)
+
+
 def arrow_table(rows: Any) -> pa.Table:
     """Return any object with Arrow data as a table; the index of pandas is left out.
 
@@ -185,5 +194,5 @@ def arrow_table(rows: Any) -> pa.Table:
         if is_pandas:
             return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
         return pa.RecordBatchReader.from_stream(rows).read_all()
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError, TypeError) as error:  # pandas: a column named twice
         raise InvalidRequestError(f"the rows cannot be read as Arrow: {error}") from error

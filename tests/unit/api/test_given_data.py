@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from sparktxlog.api.given_data import arrow_table, columns_given, is_row_list
+from sparktxlog.api.given_data import arrow_table, columns_given, is_row_list, kept_rows
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
 from sparktxlog.model.tables.table import Column
 
@@ -116,5 +116,15 @@ def test_rows_become_arrow_without_an_index() -> None:
     assert is_row_list([{"id": 1}]) and not is_row_list("id") and not is_row_list(wanted)
     with pytest.raises(InvalidRequestError, match="given as int"):
         arrow_table(7)
-    with pytest.raises(InvalidRequestError, match="cannot be read as Arrow"):
-        arrow_table(pd.DataFrame({"mixed": [1, "x"]}))
+    twice = pd.DataFrame([[1, 2]], columns=["id", "id"])
+    for unreadable in (pd.DataFrame({"mixed": [1, "x"]}), twice):
+        with pytest.raises(InvalidRequestError, match="cannot be read as Arrow"):
+            arrow_table(unreadable)
+
+
+def test_a_stream_is_read_once_and_kept() -> None:
+    wanted = pa.table({"id": [1, 2]})
+    kept = kept_rows(wanted.to_reader())
+    assert arrow_table(kept).equals(wanted) and arrow_table(kept).equals(wanted)
+    rows = [{"id": 1}]
+    assert kept_rows(rows) is rows and kept_rows(wanted) is wanted

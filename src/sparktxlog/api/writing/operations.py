@@ -19,7 +19,7 @@ from typing import (
     overload,
 )
 
-from sparktxlog.api.given_data import columns_in, with_missing
+from sparktxlog.api.given_data import columns_in, kept_rows, with_missing
 from sparktxlog.api.writing.retry import Parameters, Result, Retry
 from sparktxlog.api.writing.schema_merge import change_table_to_fit
 from sparktxlog.codec.submits.mark_requests import participants_of
@@ -705,6 +705,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
 
     def _merge_schema(self, kind: OperationKind, table: str, rows: RowsT) -> RowsT:
         """Change a table so that rows fit; return appended rows with all of its columns."""
+        rows = kept_rows(rows)
         definition = change_table_to_fit(
             columns_in(rows),
             lambda: self._newest_definition(table),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sparktxlog.api.given_data import Columns, Rows, columns_given
+from sparktxlog.api.given_data import Columns, Rows, columns_given, kept_rows
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.api.site_session import SiteSession
@@ -590,6 +590,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         if not self._takes_more():
             return
         place, created = len(self._operations), self._creates(table)
+        rows = kept_rows(rows)  # staged once more if the table has changed
 
         def staged(definition: TableDefinition) -> PreparedOperation:
             with long_step(f"staging rows for {table}"):
@@ -656,6 +657,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         definition, target = self._unwritten(table, "check of keys")
         if self._is_known():
             return
+        rows = kept_rows(rows)
         keys = keys_of(self._site.spark, rows, definition)
         there = keys.join(target, on=keys.columns, how="left_semi").first()
         if there is not None:
