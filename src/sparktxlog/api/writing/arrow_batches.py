@@ -11,6 +11,7 @@ from sparktxlog.api.writing.rows_to_transactions import (
     EncodedRun,
     RowGroup,
     TransactionRuns,
+    check_groups_by,
     new_ids,
 )
 from sparktxlog.codec.submits.validation import IndexArray, align_rows, row_schema
@@ -121,7 +122,13 @@ def _grouped(
         raise SchemaMismatchError(
             f"the rows have no column {column!r} to group by", table=definition.name, column=column
         )
-    values = rows[column].combine_chunks()
+    values = rows[column]
+    is_encoded = pa.types.is_dictionary(values.type)
+    kind = values.type.value_type if is_encoded else values.type
+    check_groups_by(column, kind, definition.name)
+    if is_encoded:  # a dictionary may have values that no row has, or one twice
+        values = values.cast(kind)
+    values = values.combine_chunks()
     if values.null_count:
         raise SchemaMismatchError(
             f"column {column!r} groups rows into transactions and must not be NULL",

@@ -25,6 +25,7 @@ from sparktxlog.api.writing.rows_to_transactions import (
     GroupedReceipt,
     GroupedRows,
     GroupedTransactions,
+    check_groups_by,
 )
 from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import parse_level
@@ -235,6 +236,7 @@ def fetch(
     lanes = tuple(found[name].to_numpy() for name in LANE_COLUMNS if name in found.column_names)
     ids = found[_ID] if transaction_ids is not None else None
     values = found[_TRANSACTION]
+    check_groups_by(transaction, values.type, definition.name)
     extra = [name for name in (*keep, *LANE_COLUMNS) if name in found.column_names]
     table = align_rows(definition, kind, found.drop_columns(extra))
     return GroupedRows(

@@ -200,6 +200,22 @@ class TransactionRuns:
         )
 
 
+def check_groups_by(column: str, kind: pa.DataType, table: str) -> None:
+    """Refuse a column whose values cannot be told apart.
+
+    Raises:
+        SchemaMismatchError: (definite).
+    """
+    if pa.types.is_nested(kind):
+        raise SchemaMismatchError(
+            f"column {column!r} of type {kind} cannot group the rows for table {table!r} into "
+            "transactions",
+            hint="Group by a number, a text, a date or a time.",
+            table=table,
+            column=column,
+        )
+
+
 class GroupedTransactions(TransactionRuns):
     """Transactions of several operations, one for each distinct value, ascending.
 
