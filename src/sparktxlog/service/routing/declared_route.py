@@ -112,20 +112,31 @@ class Route:
         return self.path.startswith("/v1/")
 
     def check_names(self, given: Iterable[str]) -> None:
-        """Refuse parameters of a query that the route does not have: what they ask is not answered.
+        """Refuse parameters of a query that the route does not have, or that are given twice.
 
-        Pages, the catalog and peers of other releases may send more.
+        What they ask is not answered.  Pages, the catalog and peers of other releases may send
+        more.
+
+        Args:
+            given: Each as often as it is given.
 
         Raises:
             InvalidRequestError: With the names that there are; `field` (definite).
         """
-        names = [query.name for query in self.query]
-        unknown = [name for name in given if name not in names]
-        if unknown and self.path.startswith(_OWN):
+        if not self.path.startswith(_OWN):
+            return
+        names, shown = [query.name for query in self.query], list(given)
+        if unknown := [name for name in shown if name not in names]:
             raise InvalidRequestError(
                 f"{self.path} has no parameter {unknown[0][:40]!r}",
                 hint=f"It has {', '.join(names)}." if names else "It has none.",
                 field=unknown[0][:40],
+            )
+        if repeated := [name for name in names if shown.count(name) > 1]:
+            raise InvalidRequestError(
+                f"{self.path} takes one {repeated[0]!r}, and {shown.count(repeated[0])} are given",
+                hint="Give it once.",
+                field=repeated[0],
             )
 
 

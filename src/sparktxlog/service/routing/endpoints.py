@@ -133,7 +133,7 @@ def endpoint(route: Route, handler: Handler, door: Door, note: Note) -> Endpoint
         try:
             values = await door.admit(request, route)
             if request.scope.get("query_string"):
-                route.check_names(request.query_params)
+                route.check_names(name for name, _ in request.query_params.multi_items())
             if route.hot:
                 began = True
                 found = await handler(request)

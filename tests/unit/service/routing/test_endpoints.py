@@ -107,6 +107,13 @@ def test_an_unknown_parameter_is_refused_with_the_names_that_there_are(route: Ro
     assert all(name in caught.value.hint for name in names)
 
 
+def test_a_parameter_that_is_given_twice_is_refused() -> None:
+    """Only one of both would be answered."""
+    found = call(lambda table, after, body: 1, query="after=1&after=2")
+    problem = msgspec.json.decode(found.body)
+    assert found.status_code == 400 and "takes one 'after', and 2 are given" in problem["detail"]
+
+
 def test_no_answer_is_no_content() -> None:
     assert call(lambda table, after, body: None).status_code == 204
 
