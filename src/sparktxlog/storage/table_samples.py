@@ -171,7 +171,10 @@ def _group_bytes(group: pq.RowGroupMetaData, stored: list[str]) -> int:
 
 def _text(value: Any) -> str | None:
     """Return a value as a page shows it."""
-    found = value.as_py() if isinstance(value, pa.Scalar) else value
+    try:
+        found = value.as_py() if isinstance(value, pa.Scalar) else value
+    except (OverflowError, ValueError):
+        found = "outside the years 1 to 9999"
     if found is None:
         return None
     text = found.hex() if isinstance(found, bytes) else str(found)

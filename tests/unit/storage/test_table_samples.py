@@ -64,6 +64,15 @@ def test_a_sample_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         read_sample(tmp_path / "many", None)
 
 
+def test_a_year_that_python_does_not_know_is_shown_as_such(tmp_path: Path) -> None:
+    days = pa.array([5_000_000, 1], pa.int32()).cast(pa.date32())
+    lists = pa.ListArray.from_arrays([0, 1, 2], days)
+    write_deltalake(tmp_path, pa.table({"day": days, "days": lists}))
+    far, near = read_sample(tmp_path, None).sample
+    assert far == ("outside the years 1 to 9999",) * 2
+    assert near == ("1970-01-02", "[datetime.date(1970, 1, 2)]")
+
+
 def test_a_log_without_statistics_or_version_says_so(tmp_path: Path) -> None:
     write_deltalake(tmp_path, DAYS)
     path = commit_path(tmp_path, 0)

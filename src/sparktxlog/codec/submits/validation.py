@@ -594,7 +594,7 @@ def _first_repeated(
     rows: pa.Table, by: Sequence[str], keys: Sequence[str]
 ) -> tuple[int | None, str]:
     seen = set()
-    columns = [rows[name].to_pylist() for name in by]
+    columns = [_shown_values(rows[name]) for name in by]
     for index, values in enumerate(zip(*columns, strict=True)):
         if values in seen:
             shown = ", ".join(
@@ -603,3 +603,11 @@ def _first_repeated(
             return index, shown[:200]
         seen.add(values)
     return None, ""
+
+
+def _shown_values(column: pa.ChunkedArray) -> list[object]:
+    try:
+        found: list[object] = column.to_pylist()
+    except (OverflowError, ValueError):  # a day or time of a year that Python does not know
+        found = column.cast(pa.string()).to_pylist()
+    return found

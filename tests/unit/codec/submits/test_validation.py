@@ -250,6 +250,16 @@ def test_a_repeated_key_in_an_upsert() -> None:
     check_rows(ORDERS, APPEND, rows([1, 1]))
 
 
+@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamp_ntz"])
+def test_a_repeated_key_of_a_year_that_python_does_not_know(kind: str) -> None:
+    table = TableDefinition(name="far", columns=(Column(name="at", type=kind),), keys=("at",))
+    of_kind = row_schema(table, UPSERT).field("at").type
+    days = pa.array([5_000_000, 6_000_000, 5_000_000], pa.int32()).cast(pa.date32())
+    with pytest.raises(InvalidRowsError, match="row 2 repeats the key") as caught:
+        check_rows(table, UPSERT, pa.table({"at": days.cast(of_kind)}))
+    assert caught.value.definite and caught.value.fields["row"] == 2
+
+
 def test_in_a_run_a_key_may_repeat_in_another_operation_only() -> None:
     given = rows([1, 1, 1])
     txs = np.array([0, 0, 1], dtype=np.int32)
