@@ -8,11 +8,15 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.codec.parquet_columns import exact_columns
-from sparktxlog.codec.partitions import NULL_PARTITION, split_by_partition
+from sparktxlog.codec.partitions import (
+    NULL_PARTITION,
+    partition_directories,
+    split_by_partition,
+)
 from sparktxlog.codec.submits.validation import align_rows, check_rows
 from sparktxlog.errors import InvalidRowsError, PayloadStoreError
 from sparktxlog.lazy_arrow import pa, pq
@@ -137,8 +141,7 @@ class FileStage:
         folder = self._folder
         try:
             for name, value in zip(self._partitions, values, strict=True):
-                part = NULL_PARTITION if value is None else _quoted(value)
-                folder /= f"{name}={part}"
+                folder /= partition_directories({name: value})
                 folder.mkdir(exist_ok=True)
             path = folder / f"{self._name}-{self._made:03d}.parquet"
             self._made += 1
@@ -241,7 +244,3 @@ def rows_in_order(table: pa.Table, definition: TableDefinition) -> pa.Table:
     """Return the columns with the table's spelling of their names: the session may ignore case."""
     spelling = {column.name.lower(): column.name for column in definition.columns}
     return table.rename_columns([spelling.get(name.lower(), name) for name in table.column_names])
-
-
-def _quoted(value: str) -> str:
-    return quote(value, safe=" ,;@$~()&+!-_.")

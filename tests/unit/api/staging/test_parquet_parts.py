@@ -83,6 +83,18 @@ def test_partition_values_are_written_as_delta_does(
     assert (file.rows, file.partition) == (1, {"p": text})
 
 
+@pytest.mark.parametrize("name", ["p", "a/b", "100%41", "日", "p'#?*:"])
+@pytest.mark.parametrize("value", ["東" * 78, "a=b/%41 \\\"'\t.", "..", "é\u0301"])
+def test_names_and_values_of_all_scripts_are_told_as_they_are(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    columns = (Column(name="id", type="bigint"), Column(name=name, type="string"))
+    stage = _stage(tmp_path, TableDefinition(name="t", columns=columns, partition_by=(name,)))
+    stage.write(pa.RecordBatch.from_pydict({name: [value, value, None], "id": [1, 2, 3]}))
+    found = {(file.partition or {})[name]: file.rows for file in stage.close()}
+    assert found == {value: 2, None: 1}
+
+
 def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
     stage = _stage(tmp_path, _definition("string", nullable=False))
     stage.write(_batch(pa.string(), ["a"]))
