@@ -7,6 +7,7 @@ upsert or delete of each key; `with_gone` marks appended rows that a later opera
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -69,6 +70,8 @@ _MOST_BROADCAST = 48 << 20
 _NARROW, _WIDE, _KEY_BYTES = 8, 40, 24
 # What java.net.URI leaves unquoted in a path, as `_metadata.file_path` shows it.
 _URI_SAFE = "/-_.!~'()*,;:$&+=@"
+#: Categories of characters that it quotes in all scripts: controls and spaces.
+_URI_QUOTED = frozenset({"Cc", "Zl", "Zp", "Zs"})
 
 
 def rows_of(
@@ -400,7 +403,12 @@ def join_path(root: str, file: StagedFile) -> str:
 def quoted_path(path: str) -> str:
     """Return an absolute path as `FILE_COLUMN` shows it: quoted like a URI, without scheme."""
     # java.net.URI quotes what is not allowed in a path but leaves letters of all scripts alone.
-    return "".join(char if ord(char) > 127 else quote(char, safe=_URI_SAFE) for char in path)
+    return "".join(
+        char
+        if ord(char) > 127 and unicodedata.category(char) not in _URI_QUOTED
+        else quote(char, safe=_URI_SAFE)
+        for char in path
+    )
 
 
 def _lasts(last: DataFrame, keys: Sequence[str]) -> DataFrame:
