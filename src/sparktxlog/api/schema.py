@@ -31,6 +31,7 @@ from sparktxlog.model.transactions.operation import OperationKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import SparkSession
 
 #: Metadata of a string column that was declared CHAR or VARCHAR, or has these inside: its type.
 LENGTHS = "__CHAR_VARCHAR_TYPE_STRING"
@@ -118,6 +119,50 @@ def arrow_schema_of(schema: T.StructType) -> pa.Schema:
     # Spark 4.1 knows no other zone.
     zone: Any = {} if pyspark.__version__.startswith("4.1.") else {"timezone": "UTC"}
     return to_arrow_schema(schema, **zone)
+
+
+def arrow_frame(
+    spark: SparkSession, rows: pa.Table, struct: T.StructType | None = None
+) -> DataFrame:
+    """Return rows of Arrow as a DataFrame.
+
+    Args:
+        struct: Its columns; None = as Spark understands those of the rows.
+    """
+    columns = [_as_spark_takes(column) for column in rows.columns]
+    return spark.createDataFrame(pa.table(columns, names=rows.column_names), struct)
+
+
+def _as_spark_takes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without views, which polars has for texts, and as no piece of another one.
+
+    PySpark takes neither: no nested column with NULLs of a slice, nor one without any piece.
+    """
+    plain = _without_views(column.type)
+    if plain != column.type:
+        column = column.cast(plain)
+    if not pa.types.is_nested(plain):
+        return column
+    pieces = column.chunks or [pa.array([], plain)]
+    return pa.chunked_array([pa.concat_arrays([piece]) for piece in pieces], plain)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_struct(kind):
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+        return pa.struct([field.with_type(_without_views(field.type)) for field in fields])
+    if types.is_map(kind):
+        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
+    return kind
 
 
 def rows_by_key(rows: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import _check_arrow_table_timestamps_localize, from_arrow_schema
 
-from sparktxlog.api.schema import check_fit, columns_of, key_values, struct_of, widens
+from sparktxlog.api.schema import (
+    arrow_frame,
+    check_fit,
+    columns_of,
+    key_values,
+    struct_of,
+    widens,
+)
 from sparktxlog.api.writing.schema_merge import change_table_to_fit, change_to_fit
 from sparktxlog.codec.submits.validation import required_columns
 from sparktxlog.errors import (
@@ -209,3 +221,37 @@ def test_of_several_writers_that_merge_one_changes_the_table() -> None:
     with pytest.raises(StaleSchemaError):
         change_table_to_fit(given, lambda: ORDERS, lose)
     assert len(tries) == 5
+
+
+class _Session:
+    """What PySpark does with rows of Arrow before they reach the JVM."""
+
+    def createDataFrame(self, rows: pa.Table, struct: Any) -> pa.Table:
+        return _check_arrow_table_timestamps_localize(
+            rows, struct or from_arrow_schema(rows.schema), True, "Europe/Berlin"
+        )
+
+
+_AT = datetime(1800, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.string_view(), ["a", None]),
+        (pa.large_list(pa.string_view()), [["a", None], None, []]),
+        (pa.map_(pa.string_view(), pa.binary_view()), [[("k", b"1")], None]),
+        (pa.struct([("b", pa.binary_view()), ("n", pa.int8())]), [{"b": b"1", "n": 1}, None]),
+        (pa.list_(pa.timestamp("us", "UTC")), [[_AT, None], None, [_AT], None]),
+        (pa.list_(pa.list_(pa.int8())), [[[1], None], None, [None, [2]], None]),
+        (pa.map_(pa.string(), pa.list_(pa.int8())), [[("k", [1])], None, [("k", None)], None]),
+    ],
+    ids=str,
+)
+def test_rows_of_arrow_and_each_piece_of_them_become_a_frame(
+    kind: pa.DataType, values: list[Any]
+) -> None:
+    whole = pa.table({"c": pa.array([*values, *values], kind)})
+    pieces = [whole.slice(first, count) for first in range(len(values)) for count in (0, 1, 9)]
+    for piece in (whole, *pieces, pa.concat_tables(pieces)):
+        assert arrow_frame(cast(Any, _Session()), piece).to_pylist() == piece.to_pylist()

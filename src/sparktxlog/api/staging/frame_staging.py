@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
-from sparktxlog.api.schema import HOW_OFTEN, conform, repeated_keys, struct_of
+from sparktxlog.api.schema import HOW_OFTEN, arrow_frame, conform, repeated_keys, struct_of
 from sparktxlog.api.staging.executor_uploads import RANK, TWICE, UploadTarget, ranked, repeated_key
 from sparktxlog.api.staging.parquet_parts import describe_file, file_partitions, list_files
 from sparktxlog.api.writing.rows_to_transactions import lane_signature
@@ -36,7 +36,12 @@ from sparktxlog.codec.partitions import NULL_PARTITION, check_partition_text
 from sparktxlog.codec.rows import rows_to_arrow, to_json
 from sparktxlog.codec.submits.transactions import PreparedOperation
 from sparktxlog.codec.submits.validation import align_rows, check_rows, required_columns, row_schema
-from sparktxlog.errors import InvalidRowsError, PayloadStoreError
+from sparktxlog.errors import (
+    InvalidRowsError,
+    PayloadStoreError,
+    SchemaMismatchError,
+    first_lines,
+)
 from sparktxlog.files.durability import storing
 from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
@@ -140,7 +145,7 @@ class FrameStager:
                 if table.num_rows:
                     check_rows(definition, kind, table)
                 return inline_rows(definition, kind, table)
-            frame = self._spark.createDataFrame(table, struct_of(definition, kind))
+            frame = arrow_frame(self._spark, table, struct_of(definition, kind))
         rows = conform(frame, definition, kind)
         inline = self._collect(rows, definition, kind)
         if inline is not None:
@@ -351,7 +356,7 @@ def keys_of(spark: SparkSession, given: Rows, definition: TableDefinition) -> Da
     kind = OperationKind.APPEND
     if not isinstance(given, DataFrame):
         table = _aligned(given, definition, kind)
-        given = spark.createDataFrame(table, struct_of(definition, kind))
+        given = arrow_frame(spark, table, struct_of(definition, kind))
     quoted = [quoted_name(name) for name in names]
     keys = conform(given, definition, kind).select(*quoted)
     twice = repeated_keys(keys, quoted).drop(HOW_OFTEN).limit(1).collect()
@@ -360,13 +365,41 @@ def keys_of(spark: SparkSession, given: Rows, definition: TableDefinition) -> Da
     return keys
 
 
-def frame_of(spark: SparkSession, rows: Rows) -> DataFrame:
-    """Return rows of any kind as a DataFrame, with the types that Arrow sees in them."""
+def frame_of(spark: SparkSession, rows: Rows, table: str) -> DataFrame:
+    """Return rows of any kind as a DataFrame, with the types that Arrow sees in them.
+
+    Args:
+        table: That they are for, for errors.
+
+    Raises:
+        SchemaMismatchError: Not all rows have the same columns, or a column has values of several
+            types (definite).
+    """
     if isinstance(rows, DataFrame):
         return rows
     if is_row_list(rows):
-        return spark.createDataFrame(pa.Table.from_pylist(list(rows)))
-    return spark.createDataFrame(arrow_table(rows))
+        return arrow_frame(spark, _inferred(rows, table))
+    return arrow_frame(spark, arrow_table(rows))
+
+
+def _inferred(rows: Sequence[Mapping[str, Any]], table: str) -> pa.Table:
+    # Arrow leaves out what the first row does not have.
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping) or row.keys() != rows[0].keys():
+            raise SchemaMismatchError(
+                f"rows for table {table!r}: row {index} has other columns than row 0",
+                hint="Give each row, a dict, all columns; write None if there is no value.",
+                table=table,
+                row=index,
+            )
+    try:
+        return pa.Table.from_pylist(list(rows))
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"rows for table {table!r} have no common types: {first_lines(error, 1)}",
+            hint="Give an Arrow table, or a DataFrame.",
+            table=table,
+        ) from error
 
 
 def _named_as_in_files(rows: DataFrame, definition: TableDefinition) -> DataFrame:

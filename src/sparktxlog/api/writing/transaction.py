@@ -585,7 +585,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         """
         if self._is_commit_table(table):
             if self._takes_more_commits():
-                self._drafts.write(kind, table, frame_of(self._site.spark, rows))
+                self._drafts.write(kind, table, frame_of(self._site.spark, rows, table))
             return
         if not self._takes_more():
             return
