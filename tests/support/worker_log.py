@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from sparktxlog.codec.arrow import file_schema
 from sparktxlog.codec.partitions import partition_texts
-from sparktxlog.errors import TransportError
+from sparktxlog.errors import ExpiredError, TransportError
 from sparktxlog.model.answers import RepairedFiles, ReplicaLine
 from sparktxlog.model.copying import Transfer
 from sparktxlog.model.report import Recount, WorkerReport
@@ -391,6 +391,8 @@ class MemoryLog:
         self.answer = Answer(verdict="IN_SYNC", plan="up-to-date")
         self.others: list[ReplicaLine] = []
         self.reachable = True
+        #: The log was shortened up to this position.
+        self.kept_after = 0
         #: Ranges of which damaged files were asked for, and what is done about them.
         self.repairs: list[tuple[int, int]] = []
         self.repaired: Callable[[], RepairedFiles] = lambda: {"fetched": [], "lost": []}
@@ -403,6 +405,7 @@ class MemoryLog:
             lake_root=str(self.lake),
             signature_interval=self.log.interval,
             published=self._published(),
+            kept_after=self.kept_after,
         )
 
     def repair_files(self, first: int, last: int) -> RepairedFiles:
@@ -411,6 +414,8 @@ class MemoryLog:
 
     def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
         self._check()
+        if after < self.kept_after:
+            raise ExpiredError(f"the log holds what is after {self.kept_after}")
         found = [segment for segment in self.log.segments if segment.last > after]
         return LogTail(
             position=self._published(),

@@ -28,17 +28,16 @@ from sparktxlog.worker.apply.signatures import signature_of
 from sparktxlog.worker.copy.copy_terms import CopyOptions
 from sparktxlog.worker.repair.repairing import RepairOutcome, RepairWay
 from sparktxlog.worker.replica.applier import Applier
-from sparktxlog.worker.replica.source import Answer, LogTail
+from sparktxlog.worker.replica.source import Answer
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, read_state
 
 pytestmark = pytest.mark.spark
 
 
 class Site(MemoryLog):
-    """A log whose node says what a copy would be, or has shortened its log."""
+    """A log whose node says what a copy would be."""
 
     copy = ""
-    kept_after = 0
     #: Whether reports of tables that stand still are answered with a copy.
     judges = False
 
@@ -51,11 +50,6 @@ class Site(MemoryLog):
     def plan(self, worker_id: str) -> Decision:
         plan = "copy" if self.copy else "stop"
         return Decision(worker_id=worker_id, plan=plan, reason=self.copy or "no healthy donor")
-
-    def segments(self, after: int, *, wait_s: float, limit: int = 500) -> LogTail:
-        if after < self.kept_after:
-            raise ExpiredError(f"kept after {self.kept_after}")
-        return super().segments(after, wait_s=wait_s, limit=limit)
 
 
 @contextmanager

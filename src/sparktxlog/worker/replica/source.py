@@ -87,6 +87,8 @@ class NodeInfo:
     #: Last ordered position, and last published one.
     position: int = 0
     published: int = 0
+    #: The log holds what is after this position.
+    kept_after: int = 0
     #: Directory of the log's own tables.
     log_root: str = ""
     #: Directory of the commit tables.

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkException
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.errors import (
+    ExpiredError,
     ObjectMissingError,
     StorageError,
     StoreUnavailableError,
@@ -445,14 +446,20 @@ class _Search:
         return all(map(self._payloads.has, effect.files))
 
     def _ranges(self, table: str, *, of_rows: bool = True) -> Iterator[list[TableEffect]]:
-        """Yield the effects on a table up to the applied position, in ranges of the log.
+        """Yield the effects on a table that the log still holds, up to the applied position.
 
         Args:
             of_rows: Only those that bring rows to the table.
         """
-        after = 0
+        after = self._source.info().kept_after
         while after < self._position:
-            tail = self._source.segments(after, wait_s=0.0, limit=_SEGMENTS_AT_ONCE)
+            try:
+                tail = self._source.segments(after, wait_s=0.0, limit=_SEGMENTS_AT_ONCE)
+            except ExpiredError:
+                before, after = after, self._source.info().kept_after
+                if after <= before:
+                    raise
+                continue  # it was shortened meanwhile
             segments = [s for s in tail.segments if s.last <= self._position]
             if not segments:
                 return
