@@ -31,7 +31,7 @@ from sparktxlog.errors import (
     VersionConflictError,
 )
 from sparktxlog.http.link import Http
-from sparktxlog.model.ids import table_name
+from sparktxlog.model.ids import spark_url, table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt
@@ -241,7 +241,7 @@ class SiteSession:
                 position=wanted.position,
             )
         root = Path(self.home.get("/v1/info")["log_root"])
-        return self.spark.read.format("delta").load((root / "synchronized_queue").as_uri())
+        return self.spark.read.format("delta").load(spark_url(root / "synchronized_queue"))
 
     def snapshot(
         self,

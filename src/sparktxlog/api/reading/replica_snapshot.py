@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparktxlog.errors import DivergedError, NotAppliedError
-from sparktxlog.model.ids import find_table, table_name
+from sparktxlog.model.ids import find_table, spark_url, table_name
 from sparktxlog.model.shown import html_table
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Snapshot:
                 position=self.position,
             )
         uri = self._uris[name]
-        location = Path(uri).as_uri() if uri.startswith("/") else uri
+        location = spark_url(uri) if uri.startswith("/") else uri
         reader = self._spark.read.format("delta").option("versionAsOf", self.versions[name])
         return reader.load(location)
 

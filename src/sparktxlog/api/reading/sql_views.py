@@ -18,11 +18,11 @@ from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.replica_snapshot import is_here, reached_answer
 from sparktxlog.api.tested_releases import warn_of_untested
-from sparktxlog.codec.lexer import string_literal
+from sparktxlog.codec.lexer import quoted_name, string_literal
 from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import DivergedError, InvalidRequestError, NotAppliedError
-from sparktxlog.model.ids import check_name_part
+from sparktxlog.model.ids import check_name_part, spark_url
 from sparktxlog.model.replicas import MAIN, replica_id
 
 if TYPE_CHECKING:
@@ -120,18 +120,18 @@ def _places(get: Callable[..., Any], replica: str | None) -> dict[str, _View]:
         shown = replica_id(str(info["node_id"]), str(answer.get("replica") or MAIN))
         for name, table in answer["tables"].items():
             uri = str(table["uri"])
-            query = _of_delta(Path(uri).as_uri() if uri.startswith("/") else uri)
+            query = _of_delta(spark_url(uri) if uri.startswith("/") else uri)
             found.setdefault(name.lower(), _View(query, shown))
     root, state = Path(info["log_root"]), Path(get("/v1/state-files")["directory"])
     for name, view in VIEWS.items():
         ddl, file = string_literal(f"struct<{view.ddl}, as_of: timestamp>"), state / f"{name}.json"
-        read = f"from_json(value, {ddl}) AS r FROM text.`{file.as_uri()}`"
+        read = f"from_json(value, {ddl}) AS r FROM text.{quoted_name(spark_url(file))}"
         found[name] = _View(f"SELECT r.* FROM (SELECT {read})")
     kept = {name: view.delta_table for name, view in VIEWS.items() if view.delta_table}
     kept |= {name: table.directory for name, table in KEPT.items()}
     for name, folder in kept.items():
         if has_log(root / folder):
-            found[name] = _View(_of_delta((root / folder).as_uri()))
+            found[name] = _View(_of_delta(spark_url(root / folder)))
     return found
 
 
@@ -154,7 +154,7 @@ def _snapshots(get: Callable[..., Any], replica: str | None) -> list[Mapping[str
 
 
 def _of_delta(uri: str) -> str:
-    return f"SELECT * FROM delta.`{uri}`"
+    return f"SELECT * FROM delta.{quoted_name(uri)}"
 
 
 def _own(spark: SparkSession, schema: str) -> None:

@@ -43,7 +43,7 @@ from sparktxlog.errors import (
     first_lines,
 )
 from sparktxlog.files.durability import storing
-from sparktxlog.model.ids import transaction_id_to_text
+from sparktxlog.model.ids import spark_url, transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile
@@ -302,7 +302,7 @@ class FrameStager:
         writer = writer.option("timeZone", "UTC")
         if partitions := file_partitions(definition, kind):
             writer = writer.partitionBy(*partitions)
-        writer.parquet(target.as_uri())
+        writer.parquet(spark_url(target))
         files = list_files(self._store.root, target)
         if not files:
             self._written.remove(target)
@@ -315,7 +315,7 @@ class FrameStager:
         stored = [
             StructField(name, field.dataType) for name, field in zip(names, struct, strict=True)
         ]
-        staged = self._spark.read.schema(StructType(stored)).parquet(target.as_uri())
+        staged = self._spark.read.schema(StructType(stored)).parquet(spark_url(target))
         keys = [quoted_name(name) for name in names]
         twice = repeated_keys(staged, keys).drop(HOW_OFTEN).limit(1).collect()
         if twice:

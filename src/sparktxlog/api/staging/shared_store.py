@@ -21,6 +21,7 @@ from sparktxlog.api.staging.frame_staging import StagingPlace
 from sparktxlog.errors import ConfigError, NotFoundError, PayloadStoreError, first_lines
 from sparktxlog.files.durability import link_new
 from sparktxlog.http.link import Http
+from sparktxlog.model.ids import spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,23 +95,23 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
             (definite).
     """
     check_directory(root, url)
-    uri, here = root.as_uri(), _driver()
+    uri, here = spark_url(root), _driver()
     name = str(uuid.uuid4())
     folder, file = root / PROBES / f"{name}.d", root / PROBES / name
     try:
         one = spark.range(1, numPartitions=1).select(F.lit(name).alias("value"))
         try:
-            one.write.text(folder.as_uri())
+            one.write.text(spark_url(folder))
         except (PySparkException, Py4JError) as error:
             raise PayloadStoreError(
-                f"an executor cannot write to {folder.as_uri()}: {first_lines(error)}",
+                f"an executor cannot write to {spark_url(folder)}: {first_lines(error)}",
                 hint=_HINT,
                 node_uri=uri,
             ) from error
         parts = list(folder.glob("part-*")) if folder.is_dir() else []
         if len(parts) != 1:
             raise PayloadStoreError(
-                f"an executor wrote to {folder.as_uri()}; {here} does not see the file there, "
+                f"an executor wrote to {spark_url(folder)}; {here} does not see the file there, "
                 f"nor would the node at {url}, whose payload store is {uri}",
                 hint=_HINT,
                 node_uri=uri,
@@ -119,11 +120,11 @@ def check_store(spark: SparkSession, root: Path, get: Callable[..., Any], url: s
         wrong = _differing(file, get)
         if wrong:
             raise PayloadStoreError(
-                f"driver and executors wrote {file.as_uri()} on {socket.gethostname()}; the node "
+                f"driver and executors wrote {spark_url(file)} on {socket.gethostname()}; the node "
                 f"at {url} {wrong} in its payload store {uri}",
                 hint=_HINT,
                 node_uri=uri,
-                spark_uri=file.as_uri(),
+                spark_uri=spark_url(file),
             )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -137,7 +138,7 @@ def check_directory(root: Path, url: str) -> None:
         PayloadStoreError: It does not (definite).
     """
     if not root.is_dir():
-        uri = root.as_uri()
+        uri = spark_url(root)
         raise PayloadStoreError(
             f"the node at {url} keeps its payload store at {uri}; {_driver()} has no such "
             "directory",
