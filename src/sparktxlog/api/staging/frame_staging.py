@@ -394,7 +394,7 @@ def _inferred(rows: Sequence[Mapping[str, Any]], table: str) -> pa.Table:
             )
     try:
         return pa.Table.from_pylist(list(rows))
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError, ValueError) as error:
         raise SchemaMismatchError(
             f"rows for table {table!r} have no common types: {first_lines(error, 1)}",
             hint="Give an Arrow table, or a DataFrame.",

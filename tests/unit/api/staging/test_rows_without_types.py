@@ -42,7 +42,7 @@ def test_a_row_with_other_columns_is_refused(rows: list[Any]) -> None:
     assert caught.value.fields == {"table": "facts", "row": 1} and caught.value.definite
 
 
-@pytest.mark.parametrize("values", [(1, "x"), (object(),)])
+@pytest.mark.parametrize("values", [(1, "x"), (object(),), (2**70,), ("\ud800",)])
 def test_values_without_a_common_type_are_refused(values: tuple[Any, ...]) -> None:
     with pytest.raises(SchemaMismatchError, match="no common types") as caught:
         framed([{"id": value} for value in values])
