@@ -273,7 +273,7 @@ def _float64(value: Any) -> float:
 
 def _float32(value: Any) -> float:
     number = _float64(value)
-    if math.isfinite(number) and abs(number) > 3.4028235677973366e38:
+    if math.isfinite(number) and abs(number) >= 3.4028235677973366e38:
         raise ValueError("it is outside the range of a float")
     if type(value) is int and abs(value) > 1 << 24 and float(_as_float32(number)) != value:
         raise ValueError("a float does not hold this whole number exactly")

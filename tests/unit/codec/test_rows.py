@@ -55,6 +55,7 @@ def convert(kind: str, value: Any) -> Any:
         ("double", "Infinity", math.inf),
         ("double", "-Infinity", -math.inf),
         ("float", 0.5, 0.5),
+        ("float", 3.4028235677973362e38, 3.4028234663852886e38),
         ("decimal", "12345678.90", Decimal("12345678.90")),
         ("decimal", "1.5000", Decimal("1.50")),
         ("decimal", "-0.5", Decimal("-0.50")),
@@ -109,6 +110,7 @@ def test_nan_is_a_number_and_no_null() -> None:
         ("double", "1.5", "number"),
         ("double", 2**53 + 1, "exactly"),
         ("float", 1e300, "outside"),
+        ("float", -3.4028235677973366e38, "outside"),  # half-way: Arrow makes it infinite
         ("float", 2**24 + 1, "exactly"),
         ("decimal", 1.5, "string of digits"),
         ("decimal", "1.555", "more than 2 digits after"),
