@@ -336,8 +336,10 @@ def _cast(table: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArr
         if pa.types.is_dictionary(given):
             column = column.cast(given.value_type)
         if pa.types.is_integer(column.type) and pa.types.is_decimal(wanted):
-            # Arrow wants room for every bigint first; the second cast checks the values.
-            column = column.cast(pa.decimal128(min(38, 19 + wanted.scale), wanted.scale))
+            # Arrow wants room for every number of 64 bits first; the second cast checks the values.
+            room = 20 + wanted.scale
+            wide = pa.decimal128 if room <= 38 else pa.decimal256
+            column = column.cast(wide(room, wanted.scale))
         return column.cast(wanted, safe=True)
     except pa.ArrowException as error:
         raise _wrong_type(table, given, field, first_lines(error, 1)) from error

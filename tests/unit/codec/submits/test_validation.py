@@ -241,6 +241,31 @@ def test_null_where_none_may_be(given: pa.Table, column: str, row: int) -> None:
         assert caught.value.fields == {"table": "orders", "column": column, "row": row}
 
 
+@pytest.mark.parametrize(
+    ("given", "ddl", "value", "fits"),
+    [
+        (pa.uint64(), "decimal(20,0)", 2**64 - 1, True),
+        (pa.uint64(), "decimal(38,0)", 1, True),
+        (pa.int64(), "decimal(38,30)", -99_999_999, True),
+        (pa.int64(), "decimal(38,30)", 100_000_000, False),
+        (pa.int8(), "decimal(38,37)", 9, True),
+        (pa.int8(), "decimal(38,37)", 10, False),
+        (pa.int64(), "decimal(5,2)", 999, True),
+        (pa.int64(), "decimal(5,2)", 1000, False),
+    ],
+)
+def test_whole_numbers_fit_a_decimal_if_their_digits_do(
+    given: pa.DataType, ddl: str, value: int, fits: bool
+) -> None:
+    table = TableDefinition(name="sums", columns=(Column(name="n", type=ddl),))
+    numbers = pa.table({"n": pa.array([value, None], given)})
+    if fits:
+        assert align_rows(table, APPEND, numbers)["n"].to_pylist() == [value, None]
+        return
+    with pytest.raises(SchemaMismatchError, match="does not fit"):
+        align_rows(table, APPEND, numbers)
+
+
 def test_a_repeated_key_in_an_upsert() -> None:
     with pytest.raises(InvalidRowsError) as caught:
         check_rows(ORDERS, UPSERT, rows([1, 2, 3, 2]))
