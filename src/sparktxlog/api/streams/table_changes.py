@@ -410,8 +410,11 @@ def _shaped(
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """Return a partition's value from the text that Delta or Spark writes for it."""
-    if text is None:
+    """Return a partition's value from the text that Delta or Spark writes for it.
+
+    An empty one is NULL, of whatever type, as Delta says.
+    """
+    if not text:
         return pa.scalar(None, kind)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # Without a zone it is UTC, that of every session that stages.

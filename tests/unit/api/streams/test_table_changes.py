@@ -317,6 +317,8 @@ def test_a_table_with_a_column_of_the_log_is_refused() -> None:
         ("true", pa.bool_(), True),
         ("a=b", pa.string(), "a=b"),
         ("2024-02-29", pa.date32(), DAY),
+        ("", pa.int32(), None),
+        ("", pa.string(), None),
         ("1.50", pa.decimal128(10, 2), Decimal("1.50")),
         ("1.5", pa.decimal128(10, 2), Decimal("1.50")),
         ("-Infinity", pa.float64(), float("-inf")),
