@@ -187,7 +187,6 @@ ELSEWHERE = {
     "transport/node_certificate.py": "service/test_tls.py",
     "transport/peer_link.py": "unit/transport/test_peer_link_addresses.py",
     "worker/apply/deltalog.py": "spark/worker/test_apply.py",
-    "worker/apply/fold.py": "spark/worker/test_apply.py",
     "worker/apply/merging.py": "unit/worker/apply/test_steps.py",
     "worker/apply/observing.py": "spark/worker/test_signatures.py",
     "worker/apply/signatures.py": "spark/worker/test_signatures.py",

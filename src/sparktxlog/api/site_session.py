@@ -18,6 +18,7 @@ from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.reading.at_least import LeastPosition, least_position
 from sparktxlog.api.reading.replica_snapshot import Snapshot, reached_answer
+from sparktxlog.api.spark_paths import spark_url
 from sparktxlog.api.staging.frame_staging import SignatureExpressions, StagingPlace
 from sparktxlog.api.writing.operations import made_for_newest
 from sparktxlog.codec.submits.requests import parse_level
@@ -31,7 +32,7 @@ from sparktxlog.errors import (
     VersionConflictError,
 )
 from sparktxlog.http.link import Http
-from sparktxlog.model.ids import spark_url, table_name
+from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.tables.table_kind import TableKind
 from sparktxlog.model.transactions.receipt import LEVEL_RANK, Level, Receipt

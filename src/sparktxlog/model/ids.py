@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, NewType
 
 import msgspec
@@ -252,8 +251,3 @@ def local_path(path: str, field: str = "path") -> str:
             value=path[:200],
         )
     return "/" + rest.lstrip("/")
-
-
-def spark_url(path: Path | str) -> str:
-    """Return an absolute path of this machine as Spark takes it, which quotes it by itself."""
-    return f"file://{path}"

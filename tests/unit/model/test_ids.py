@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +18,6 @@ from sparktxlog.model.ids import (
     full_table_name,
     local_path,
     log_name,
-    spark_url,
     table_name,
 )
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -157,9 +155,3 @@ def test_places_of_this_machine(given: str, wanted: str | None) -> None:
         local_path(given, "lake-dir")
     error = caught.value
     assert error.definite and error.fields == {"field": "lake-dir", "value": given} and error.hint
-
-
-def test_a_path_is_not_quoted_for_spark() -> None:
-    """Of `file:///a%20b` Hadoop makes the directory `a%20b`."""
-    assert spark_url(Path("/data/lake")) == Path("/data/lake").as_uri()
-    assert spark_url("/mes données/%41") == "file:///mes données/%41"

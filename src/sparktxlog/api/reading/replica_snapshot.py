@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparktxlog.api.spark_paths import spark_url
 from sparktxlog.errors import DivergedError, NotAppliedError
-from sparktxlog.model.ids import find_table, spark_url, table_name
+from sparktxlog.model.ids import find_table, table_name
 from sparktxlog.model.shown import html_table
 
 if TYPE_CHECKING:

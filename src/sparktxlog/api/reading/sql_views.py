@@ -17,12 +17,13 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.datasource import register_format
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.replica_snapshot import is_here, reached_answer
+from sparktxlog.api.spark_paths import spark_url
 from sparktxlog.api.tested_releases import warn_of_untested
 from sparktxlog.codec.lexer import quoted_name, string_literal
 from sparktxlog.codec.state_views import KEPT, VIEWS
 from sparktxlog.delta.log_files import has_log
 from sparktxlog.errors import DivergedError, InvalidRequestError, NotAppliedError
-from sparktxlog.model.ids import check_name_part, spark_url
+from sparktxlog.model.ids import check_name_part
 from sparktxlog.model.replicas import MAIN, replica_id
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
 from sparktxlog.api.schema import HOW_OFTEN, arrow_frame, conform, repeated_keys, struct_of
+from sparktxlog.api.spark_paths import spark_url
 from sparktxlog.api.staging.executor_uploads import RANK, TWICE, UploadTarget, ranked, repeated_key
 from sparktxlog.api.staging.parquet_parts import describe_file, file_partitions, list_files
 from sparktxlog.api.writing.rows_to_transactions import lane_signature
@@ -43,7 +44,7 @@ from sparktxlog.errors import (
     first_lines,
 )
 from sparktxlog.files.durability import storing
-from sparktxlog.model.ids import spark_url, transaction_id_to_text
+from sparktxlog.model.ids import transaction_id_to_text
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind, StagedFile

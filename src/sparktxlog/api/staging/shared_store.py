@@ -16,12 +16,12 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from sparktxlog.api.spark_paths import spark_url
 from sparktxlog.api.staging.executor_uploads import UploadTarget
 from sparktxlog.api.staging.frame_staging import StagingPlace
 from sparktxlog.errors import ConfigError, NotFoundError, PayloadStoreError, first_lines
 from sparktxlog.files.durability import link_new
 from sparktxlog.http.link import Http
-from sparktxlog.model.ids import spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

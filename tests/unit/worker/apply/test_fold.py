@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
 
 from sparktxlog.worker.apply.fold import quoted_path
@@ -16,9 +18,9 @@ from sparktxlog.worker.apply.fold import quoted_path
         ("/東京é\u0301😀", "/東京é\u0301😀"),
         # Spaces of other scripts: a table with such a partition stood still.
         ("/東京\u3000都", "/東京%E3%80%80都"),
-        ("/10\u00a0000", "/10%C2%A0000"),
+        ("/10\u00a0000", f"/10{quote(chr(0xA0))}000"),
         ("/\u2009\u202f\u1680\u205f", "/%E2%80%89%E2%80%AF%E1%9A%80%E2%81%9F"),
-        ("/\u0085", "/%C2%85"),
+        ("/\u0085", f"/{quote(chr(0x85))}"),
         ("/\u200b\ufeff\ue000", "/\u200b\ufeff\ue000"),
     ],
 )
