@@ -14,6 +14,7 @@ from sparktxlog.codec.calendars import TODAYS_CALENDAR
 from sparktxlog.codec.parquet_columns import exact_columns
 from sparktxlog.codec.partitions import (
     NULL_PARTITION,
+    check_partition_text,
     partition_directories,
     split_by_partition,
 )
@@ -141,7 +142,10 @@ class FileStage:
         folder = self._folder
         try:
             for name, value in zip(self._partitions, values, strict=True):
-                folder /= partition_directories({name: value})
+                directory = partition_directories({name: value})
+                if not directory:
+                    check_partition_text(self._definition.name, name, value or "")
+                folder /= directory
                 folder.mkdir(exist_ok=True)
             path = folder / f"{self._name}-{self._made:03d}.parquet"
             self._made += 1

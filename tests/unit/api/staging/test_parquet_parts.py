@@ -95,6 +95,15 @@ def test_names_and_values_of_all_scripts_are_told_as_they_are(
     assert found == {value: 2, None: 1}
 
 
+def test_a_value_that_is_too_long_for_a_directory_is_refused(tmp_path: Path) -> None:
+    """Also where Spark has checked the rows, which does not look at that."""
+    (tmp_path / "tx").mkdir()
+    stage = FileStage(tmp_path, "tx", "part", _definition("string"), checks=False)
+    with pytest.raises(InvalidRowsError, match="255 are allowed") as caught:
+        stage.write(_batch(pa.string(), ["東" * 90]))
+    assert caught.value.definite and caught.value.fields["column"] == "p"
+
+
 def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
     stage = _stage(tmp_path, _definition("string", nullable=False))
     stage.write(_batch(pa.string(), ["a"]))
