@@ -254,4 +254,5 @@ def test_rows_of_arrow_and_each_piece_of_them_become_a_frame(
     whole = pa.table({"c": pa.array([*values, *values], kind)})
     pieces = [whole.slice(first, count) for first in range(len(values)) for count in (0, 1, 9)]
     for piece in (whole, *pieces, pa.concat_tables(pieces)):
-        assert arrow_frame(cast(Any, _Session()), piece).to_pylist() == piece.to_pylist()
+        found = cast(Any, arrow_frame(cast(Any, _Session()), piece))
+        assert found.to_pylist() == piece.to_pylist()
