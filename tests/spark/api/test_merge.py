@@ -123,6 +123,33 @@ def test_what_a_merge_refuses(spark: SparkSession, log: TxLog) -> None:
         t.commit()
 
 
+def test_rows_with_one_key_are_changed_together_or_not_at_all(
+    spark: SparkSession, log: TxLog
+) -> None:
+    """A delete or upsert removes all rows of its key, and an append may leave several."""
+    _books(spark, log, "doubles")
+    log.append("doubles", spark.createDataFrame([(1, 3), (2, 2)], "id bigint, n bigint"))
+    source = spark.createDataFrame([(1, 1), (1, 1), (2, 2)], "id bigint, n bigint")
+    once, on = source.distinct(), "target.id = source.id and target.n = source.n"
+    for refused in (
+        lambda t: t.merge("doubles", once, on).whenMatchedUpdate("source.id = 1", {"n": "7L"}),
+        lambda t: t.merge("doubles", source, on).whenMatchedDelete(),
+        lambda t: t.merge("doubles", once, "false").whenNotMatchedBySourceDelete("target.n = 3"),
+    ):
+        with pytest.raises(InvalidRowsError, match=r"2 rows with key .*: 1.* change 1 of them"):
+            refused(log.transaction()).execute()
+    with log.transaction() as t:
+        t.merge("doubles", once.where("id = 2"), on).whenMatchedDelete().execute()
+    assert _numbers(log) == [(1, 1), (1, 3)]
+    with log.transaction() as t:
+        t.merge("doubles", source, "target.id = source.id").whenMatchedDelete().execute()
+    assert _numbers(log) == []
+
+
+def _numbers(log: TxLog) -> list[tuple[object, ...]]:
+    return sorted(map(tuple, log.table("doubles").collect()))
+
+
 def test_who_loses_merges_again_and_loses_no_update(
     spark: SparkSession, log: TxLog, node: RunningNode
 ) -> None:

@@ -39,6 +39,8 @@ _Change: TypeAlias = Literal["update", "delete", "insert"]
 #: Columns in addition to those of the table; no table can have such names.
 _IN_TARGET, _IN_SOURCE = "__txlog_in_target", "__txlog_in_source"
 _CHANGE, _OLD = "__txlog_change", "__txlog_old_"
+#: How many rows of a key are changed.
+_CHANGED = "__txlog_changed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,7 @@ class Merge:
             self.is_done = True
             return
         try:
-            changes = self._changes()
+            changes = self._changes(self._target.withColumn(_IN_TARGET, F.lit(True)))
         except AnalysisException as error:
             raise self._refused(
                 f"Spark does not understand it: {first_lines(error, 1)}",
@@ -193,6 +195,7 @@ class Merge:
         changes = changes.localCheckpoint(eager=True)
         self._check_one_match(changes)
         self._check_keys(changes)
+        self._check_no_other_row(changes)
         kinds = {clause.change for clause in self._clauses}
         if "delete" in kinds or self._may_move():
             self._add(OperationKind.DELETE_KEYS, self._removed(changes))
@@ -201,9 +204,13 @@ class Merge:
             self._add(OperationKind.UPSERT, kept.select(*map(quoted_name, self._columns)))
         self.is_done = True
 
-    def _changes(self) -> DataFrame:
-        """Return one row for each change: which one, the old keys, and the new row."""
-        target = self._target.withColumn(_IN_TARGET, F.lit(True)).alias(self._target_name)
+    def _changes(self, target: DataFrame) -> DataFrame:
+        """Return one row for each change: which one, of which row, the old keys, and the new row.
+
+        Args:
+            target: Rows of the table, each with something in `_IN_TARGET`.
+        """
+        target = target.alias(self._target_name)
         source = self._source.withColumn(_IN_SOURCE, F.lit(True)).alias(self._source_name)
         joined = target.join(source, _expression(self._condition), self._how())
         number = F.lit(None).cast("int")
@@ -217,7 +224,7 @@ class Merge:
         chosen = joined.withColumn("__txlog_clause", number).where("__txlog_clause IS NOT NULL")
         old = [self._old(key).alias(_OLD + key) for key in self._keys]
         new = [_chosen([row[name] for row in rows]).alias(name) for name in self._columns]
-        return chosen.select(_chosen(kinds).alias(_CHANGE), *old, *new)
+        return chosen.select(_chosen(kinds).alias(_CHANGE), _IN_TARGET, *old, *new)
 
     def _how(self) -> str:
         kinds = {clause.rows for clause in self._clauses}
@@ -293,6 +300,31 @@ class Merge:
             raise self._wrong_rows(
                 f"the table has a row with key {self._key(row)}, and it would get another one",
                 "Match on the keys of the table, so that such a row is updated.",
+            )
+
+    def _check_no_other_row(self, changes: DataFrame) -> None:
+        """Refuse to change some of the rows with one key: a delete or upsert removes all of them.
+
+        An append does not look whether a key is there.
+        """
+        if all(clause.change == "insert" for clause in self._clauses):
+            return
+        keys, changed = [quoted_name(key) for key in self._keys], F.col(_CHANGE) != "insert"
+        touched = changes.where(changed).select(*self._old_keys()).distinct()
+        rows = self._target.join(touched, self._keys, "left_semi")
+        several = repeated_keys(rows, keys)
+        if several.isEmpty():
+            return
+        rows = self._target.join(several, self._keys, "left_semi")
+        numbered = rows.withColumn(_IN_TARGET, F.monotonically_increasing_id()).localCheckpoint()
+        found = self._changes(numbered).where(changed).select(*self._old_keys(), _IN_TARGET)
+        counts = found.groupBy(*keys).agg(F.countDistinct(_IN_TARGET).alias(_CHANGED))
+        others = several.join(counts, self._keys).where(f"{HOW_OFTEN} > {_CHANGED}")
+        for row in others.limit(1).collect():
+            raise self._wrong_rows(
+                f"the table has {row[HOW_OFTEN]} rows with key {self._key(row)}, and it would "
+                f"change {row[_CHANGED]} of them",
+                "Match all rows of a key, or first make them one with t.upsert.",
             )
 
     def _key(self, row: Row) -> dict[str, object]:
