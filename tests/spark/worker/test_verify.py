@@ -31,7 +31,8 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def source(spark: SparkSession, tmp_path: Path) -> MemoryLog:
     """A replica with claimed appends in two segments, partitions, and a MERGE."""
-    log = LogBuilder(tmp_path)
+    # Java quotes spaces of all scripts in the names of files.
+    log = LogBuilder(tmp_path / "東\u3000京\u00a0%")
     log.transaction()
     log.create(table("plain", "id bigint, name string", keys=["id"]))
     log.create(table("parts", "id bigint, part string", partition_by=["part"]))
