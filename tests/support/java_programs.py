@@ -22,6 +22,8 @@ from sparktxlog.api.spark_jars import known_jars, resolved_jars
 
 _NO_COMPILER = "javac is missing: install openjdk-17-jdk-headless"
 SOURCES = Path(__file__).parents[1] / "java"
+#: The JAR of Unity Catalog's connector that tests take instead of the small Spark catalog.
+_CONNECTOR = "SPARKTXLOG_CONNECTOR"
 #: Short programs: compiling hot code a second time costs more than it gives.
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
@@ -81,7 +83,20 @@ def make_jar(source: str, jar: Path) -> bool:
 def make_plugin(jar: Path) -> None:
     """Make the JAR of the small Spark catalog, for sessions that are no tests."""
     if not make_jar("io/unitycatalog/spark", jar):
-        sys.exit(f"{_NO_COMPILER}, or set SPARKTXLOG_CONNECTOR to Unity Catalog's connector")
+        sys.exit(f"{_NO_COMPILER}, or set {_CONNECTOR} to Unity Catalog's connector")
+
+
+def connector_jar(directory: Path) -> Path:
+    """Return the connector that the environment names, else the small Spark catalog, made there.
+
+    The test is skipped where there is neither it nor a Java compiler.
+    """
+    if given := os.environ.get(_CONNECTOR):
+        return Path(given)
+    jar = directory / "connector.jar"
+    if not jar.exists() and not make_jar("io/unitycatalog/spark", jar):
+        pytest.skip(_NO_COMPILER)
+    return jar
 
 
 class JavaContract:

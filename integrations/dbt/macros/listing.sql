@@ -16,3 +16,12 @@
   {%- endif -%}
   {% do return(found) %}
 {% endmacro %}
+
+
+{#- With `--empty` a reference is a query of no rows, which DESCRIBE does not take: the table is described. -#}
+{% macro spark__get_columns_in_relation_raw(relation) %}
+  {%- call statement('get_columns_in_relation_raw', fetch_result=True) -%}
+    describe extended {{ relation.render() }}
+  {%- endcall -%}
+  {% do return(load_result('get_columns_in_relation_raw').table) %}
+{% endmacro %}
