@@ -13,7 +13,7 @@ import psutil
 import pytest
 from examples.demo.bucket_server import PROGRAM_VARIABLE
 from tests.architecture.source_tree import ROOT
-from tests.support.java_programs import make_plugin
+from tests.support.java_programs import connector_jar
 from tests.support.store_servers import packages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
@@ -81,9 +81,8 @@ def test_the_demo_passes_and_ends_with_one_line_of_json(tmp_path: Path) -> None:
 @pytest.mark.timeout(800)
 @pytest.mark.parametrize("store", [(), pytest.param(("--store", "s3"), marks=pytest.mark.repeated)])
 def test_the_demo_of_the_catalog_passes(store: tuple[str, ...], tmp_path: Path) -> None:
-    """Spark's own statements at three sites, with the plugin of the tests."""
-    make_plugin(tmp_path / "plugin.jar")
-    connector = str(tmp_path / "plugin.jar")
+    """Spark's own statements at three sites, with the catalog of the tests, or the connector."""
+    connector = str(connector_jar(tmp_path))
     found = run_demo(
         tmp_path / "demo", "--catalog", "--scale", "0.004", *store, SPARKTXLOG_CONNECTOR=connector
     )

@@ -53,9 +53,9 @@ def by_sites(spark: SparkSession) -> dict[str, Any]:
     return found
 
 
-def main(classes: str, table: str, *urls: str) -> None:
+def main(connector: str, table: str, *urls: str) -> None:
     """Do both."""
-    settings = QUICK | {"spark.driver.extraClassPath": classes}
+    settings = QUICK | {"spark.driver.extraClassPath": connector}
     for name, url in zip("ab", urls, strict=True):
         catalog = f"spark.sql.catalog.{name}"
         settings[catalog] = "io.unitycatalog.spark.UCSingleCatalog"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from tests.architecture.source_tree import ROOT
-from tests.support.java_programs import compile_java
+from tests.support.java_programs import connector_jar
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
 from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 
@@ -57,13 +57,13 @@ class Sites:
 
     server: StoreServer
     urls: list[str]
-    #: Compiled classes of the connector that sessions need.
-    classes: str
+    #: JAR of the connector that sessions need.
+    connector: str
 
     def run(self, job: str, *arguments: str) -> dict[str, Any]:
         """Run a program of this folder; return what it prints."""
         done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name(job)), self.classes, *arguments],
+            [sys.executable, str(Path(__file__).with_name(job)), self.connector, *arguments],
             env=os.environ | self.server.environment() | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
             capture_output=True,
             text=True,
@@ -79,9 +79,8 @@ class Sites:
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     directory = tmp_path_factory.mktemp("buckets")
-    classes = compile_java("io/unitycatalog/spark", directory / "plugin")
     with seaweedfs(directory / "bucket") as server, two_sites(directory, server) as urls:
-        yield Sites(server, urls, str(classes))
+        yield Sites(server, urls, str(connector_jar(directory)))
 
 
 @pytest.fixture(scope="module")

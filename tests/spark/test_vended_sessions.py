@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.architecture.source_tree import ROOT
-from tests.support.java_programs import make_jar
+from tests.support.java_programs import connector_jar
 from tests.support.node_processes import MANUAL, NodeProcess, free_ports
 from tests.support.store_servers import BUCKET, KEY, SECRET, StoreServer, seaweedfs
 
@@ -32,9 +32,7 @@ def environment(server: StoreServer) -> dict[str, str]:
 
 
 def test_a_session_without_credentials_writes_a_table(tmp_path: Path) -> None:
-    jar = tmp_path / "connector.jar"
-    if not make_jar("io/unitycatalog/spark", jar):
-        pytest.skip("javac is missing: install openjdk-17-jdk-headless")
+    jar = connector_jar(tmp_path)
     with seaweedfs(tmp_path / "bucket") as server:
         (port,) = free_ports(1)
         url = f'commit-table-url = "s3://{BUCKET}/a"'

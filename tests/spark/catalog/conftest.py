@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.api.nodes import RunningNode, start_node
-from tests.support.java_programs import compile_java
+from tests.support.java_programs import compile_java, connector_jar
 
 TOKEN = "a token of the clients"
 
@@ -32,9 +32,9 @@ def reader_tables_node(directory: Path) -> Iterator[RunningNode]:
 
 
 @pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+def tx(spark: SparkSession, node: RunningNode, connector: Path) -> Iterator[SparkSession]:
     """Return the session, with the catalog `tx` of the module's node."""
-    with catalogs(spark, node, plugin_classes, tx=TOKEN):
+    with catalogs(spark, node, connector, tx=TOKEN):
         yield spark
 
 
@@ -45,35 +45,35 @@ def contract_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plugin_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of the compiled Spark catalog."""
-    return compile_java("io/unitycatalog/spark", tmp_path_factory.mktemp("plugin"))
+def connector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the JAR that has the class of the catalogs."""
+    return connector_jar(tmp_path_factory.mktemp("connector"))
 
 
 @contextmanager
 def catalogs(
-    spark: SparkSession, node: RunningNode, plugin_classes: Path, **tokens: str
+    spark: SparkSession, node: RunningNode, connector: Path, **tokens: str
 ) -> Iterator[None]:
     """Let the session have catalogs of a node, each with its own token."""
     places = {name: (node.url, token) for name, token in tokens.items()}
-    with catalogs_at(spark, plugin_classes, places):
+    with catalogs_at(spark, connector, places):
         yield
 
 
 @contextmanager
 def catalogs_at(
-    spark: SparkSession, plugin_classes: Path, places: Mapping[str, tuple[str, str]]
+    spark: SparkSession, connector: Path, places: Mapping[str, tuple[str, str]]
 ) -> Iterator[None]:
     """Let the session have catalogs: name → node's URL and token.
 
-    The plugin joins Spark's class path while it runs.  The catalogs are of the one session of all
-    tests.  Delta looks for them in the active one, and tests before may have left another one so.
+    The connector joins Spark's class path while it runs.  The catalogs are of the one session of
+    all tests.  Delta looks for them in the active one, and tests before may have left another so.
     """
     jvm = spark.sparkContext._jvm
     active = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     active.setActiveSession(spark._jsparkSession)
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    loader.addURL(jvm.java.io.File(f"{plugin_classes}/").toURI().toURL())
+    loader.addURL(jvm.java.io.File(str(connector)).toURI().toURL())
     settings = {}
     for name, (url, token) in places.items():
         catalog = f"spark.sql.catalog.{name}"

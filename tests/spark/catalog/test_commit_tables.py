@@ -1,6 +1,7 @@
 """Spark's own statements on commit tables: a session whose catalog is a node of the log.
 
-The catalog is the plugin of `tests/java/`; all that it does not do itself is Delta's code.
+The catalog is the small one of `tests/java/`, or the connector that SPARKTXLOG_CONNECTOR names; all
+that it does not do itself is Delta's code.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+def tx(spark: SparkSession, node: RunningNode, connector: Path) -> Iterator[SparkSession]:
     """The session, with the catalog `tx`, and `late`, whose token is not valid (any more)."""
-    with catalogs(spark, node, plugin_classes, tx=TOKEN, late="expired"):
+    with catalogs(spark, node, connector, tx=TOKEN, late="expired"):
         spark.sql("CREATE SCHEMA tx.s")
         yield spark
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 import pytest
 from deltalake import DeltaTable
 from tests.spark.api.nodes import RunningNode, start_node
-from tests.support.java_programs import make_plugin
+from tests.support.java_programs import connector_jar
 
 from sparktxlog.api.session import SPARK_RELEASE
 from sparktxlog.api.spark_jars import known_jars
@@ -28,6 +32,8 @@ pytestmark = [
 ]
 
 HOME = Path(pyspark.__file__).parent
+#: `spark-pipelines` looks for its server here only, wherever that listens.
+PORT = 15002
 SQL = """
 CREATE MATERIALIZED VIEW numbers AS SELECT id, id * 2 AS twice FROM range(10);
 CREATE MATERIALIZED VIEW totals AS SELECT sum(twice) AS total FROM numbers;
@@ -51,9 +57,6 @@ def run(
     directory: Path, url: str, files: Mapping[str, str], **more: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a pipeline of the catalog `tx` by the settings of the page, and others."""
-    plugin = directory / "plugin.jar"
-    if not plugin.exists():
-        make_plugin(plugin)
     project, conf = directory / "project", directory / "conf"
     for one in (project / "definitions", conf):
         one.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,7 @@ def run(
     }
     (project / "spark-pipeline.yml").write_text(json.dumps(spec))
     settings = {
-        "spark.jars": f"{known_jars(SPARK_RELEASE)},{plugin}",
+        "spark.jars": f"{known_jars(SPARK_RELEASE)},{connector_jar(directory)}",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalog.tx": "io.unitycatalog.spark.UCSingleCatalog",
@@ -89,9 +92,21 @@ def run(
         "PYSPARK_PYTHON": sys.executable,
     }
     command = [str(HOME / "bin" / "spark-pipelines"), "run"]
-    return subprocess.run(
-        command, env=environ, cwd=project, capture_output=True, text=True, check=False
-    )
+    with _alone():
+        return subprocess.run(
+            command, env=environ, cwd=project, capture_output=True, text=True, check=False
+        )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Wait until no other test of this machine runs a pipeline: all take one port."""
+    with (Path(tempfile.gettempdir()) / f"sparktxlog-test-port-{PORT}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with socket.socket() as there:
+            taken = there.connect_ex(("127.0.0.1", PORT)) == 0
+        assert not taken, f"another program has the port {PORT} of spark-pipelines"
+        yield
 
 
 def rows(node: RunningNode, table: str) -> list[tuple[object, ...]]:

@@ -114,7 +114,7 @@ def settled(sites: dict[str, Site]) -> None:
 
 
 def test_three_replaced_disks_lose_no_rows(
-    spark: SparkSession, tmp_path: Path, plugin_classes: Path
+    spark: SparkSession, tmp_path: Path, connector: Path
 ) -> None:
     commands = re.findall(r"`(sparktxlog [^`]*)`", STEPS)
     assert commands[:4] == [
@@ -126,7 +126,7 @@ def test_three_replaced_disks_lose_no_rows(
     survival, _, tables, drill = commands[:4]
     with three_sites(tmp_path, spark) as sites:
         places = {name.lower(): (site.node.url, "any") for name, site in sites.items()}
-        with catalogs_at(spark, plugin_classes, places):
+        with catalogs_at(spark, connector, places):
             with closing(connect(spark, sites["A"].node.url)) as log:
                 log.create_table("t", "id bigint, v string")
             spark.sql("CREATE SCHEMA a.shop")

@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
 
 @pytest.fixture(scope="module")
-def tx(spark: SparkSession, node: RunningNode, plugin_classes: Path) -> Iterator[SparkSession]:
+def tx(spark: SparkSession, node: RunningNode, connector: Path) -> Iterator[SparkSession]:
     """The session, with the catalog `tx`, two commit tables, and a row table."""
-    with catalogs(spark, node, plugin_classes, tx=TOKEN):
+    with catalogs(spark, node, connector, tx=TOKEN):
         spark.sql("CREATE SCHEMA tx.shop")
         spark.sql("CREATE TABLE tx.shop.orders (id BIGINT, paid BOOLEAN) USING delta")
         spark.sql(

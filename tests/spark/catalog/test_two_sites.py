@@ -47,11 +47,11 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, NodePr
 
 @pytest.fixture(scope="module")
 def sites(
-    spark: SparkSession, nodes: dict[str, NodeProcess], plugin_classes: Path
+    spark: SparkSession, nodes: dict[str, NodeProcess], connector: Path
 ) -> Iterator[SparkSession]:
     """The session, with the catalogs `a` and `b`: one at each node."""
     places = {name.lower(): (node.url, "any") for name, node in nodes.items()}
-    with catalogs_at(spark, plugin_classes, places):
+    with catalogs_at(spark, connector, places):
         yield spark
 
 
