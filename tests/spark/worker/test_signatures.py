@@ -22,12 +22,15 @@ from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.worker.apply import observing
 from sparktxlog.worker.apply.observing import CountedBeside
 from sparktxlog.worker.apply.signatures import (
+    AGGREGATES,
+    HASH_COLUMN,
     hashed,
     observed,
     row_hash,
     second_lane,
     signature_from,
     signature_of,
+    sums_of,
 )
 
 pytestmark = pytest.mark.spark
@@ -221,6 +224,15 @@ def test_all_small_rows_have_different_hashes(
     frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
     found = hashed(frame, row_hash(definition.columns), keep=()).distinct().count()
     assert found == len(rows) > 50
+
+
+def test_sums_have_room_for_the_rows_of_any_lake(spark: SparkSession) -> None:
+    """Of whole hashes, or of their halves, they end in an overflow at two billion rows."""
+    rows = spark.range(4).select(F.lit(-1).cast("bigint").alias(HASH_COLUMN))
+    found = rows.agg(*sums_of()).first()
+    assert found is not None
+    assert max(found[name] for name in AGGREGATES[1:]) < 4 << 22
+    assert signature_from(found).lane0 == -4 % (1 << 64)
 
 
 def test_a_new_nullable_column_changes_no_row(spark: SparkSession, tmp_path: Path) -> None:

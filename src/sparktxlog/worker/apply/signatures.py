@@ -12,9 +12,9 @@ nothing (a new nullable column changes no row's hash) while the numbers keep `(N
 
 A signature is the row count and the sum of hashes modulo 2**64 in two lanes; the second lane's hash
 is made of the first one's (decision 121).  It does not depend on order or layout, and signatures of
-disjoint rows can be added.  Sums of whole hashes would overflow under ANSI, so the low and the high
-32 bits are summed separately, exact up to 2**31 rows, and joined in Python.  Signatures find
-accidents, not attackers.
+disjoint rows can be added.  Sums of whole hashes would overflow under ANSI, so parts of 22 bits are
+summed separately, exact up to 2**41 rows, and joined in Python.  Signatures find accidents, not
+attackers.
 """
 
 from __future__ import annotations
@@ -38,15 +38,13 @@ if TYPE_CHECKING:
 
 #: First input of each lane's hash.
 SALTS = (0x5DEECE66D, 0x2545F4914F6CDD1D)
+#: Parts of a hash that are summed: where each begins, and the bits of one.
+_PARTS, _PART = (0, 22, 44), (1 << 22) - 1
 #: Names of the aggregates of `sums_of`, in their order.
 AGGREGATES = (
     "__txlog_rows",
-    "__txlog_lane0_low",
-    "__txlog_lane0_high",
-    "__txlog_lane1_low",
-    "__txlog_lane1_high",
+    *(f"__txlog_lane{lane}_from{begin}" for lane in range(len(SALTS)) for begin in _PARTS),
 )
-_LOW_32_BITS = 0xFFFFFFFF
 #: Columns of row hashes, one for each lane.
 LANE_COLUMNS = ("__txlog_lane0", "__txlog_lane1")
 #: The one of `hashed` rows, of which the other one is made.
@@ -104,16 +102,18 @@ def sums_of() -> list[Column]:
 
     They serve `DataFrame.agg` and `GroupedData.agg`; `observed` is for an `Observation`.
 
-    **Shape:** five bigint columns named as in `AGGREGATES`; all but the first NULL for no rows.
+    **Shape:** bigint columns named as in `AGGREGATES`; all but the first NULL for no rows.
 
     **Source:** protocol S2, S2c.
     """
-    aggregates = [F.count(F.col(HASH_COLUMN)).alias(AGGREGATES[0])]
-    for lane, found in enumerate((F.col(HASH_COLUMN), second_lane())):
-        low = F.sum(found.bitwiseAND(F.lit(_LOW_32_BITS)))
-        high = F.sum(F.shiftrightunsigned(found, 32))
-        aggregates += [low.alias(AGGREGATES[1 + 2 * lane]), high.alias(AGGREGATES[2 + 2 * lane])]
-    return aggregates
+    lanes = (F.col(HASH_COLUMN), second_lane())
+    parts = [
+        F.sum(F.shiftrightunsigned(found, begin).bitwiseAND(F.lit(_PART)))
+        for found in lanes
+        for begin in _PARTS
+    ]
+    columns = [F.count(F.col(HASH_COLUMN)), *parts]
+    return [column.alias(name) for column, name in zip(columns, AGGREGATES, strict=True)]
 
 
 def count_columns() -> list[Column]:
@@ -132,8 +132,9 @@ def signature_of(frame: DataFrame, definition: TableDefinition) -> TableSignatur
 def signature_from(values: Any) -> TableSignature:
     """Make a signature of aggregated values: a Row, or the result of `Observation.get`."""
     found: Mapping[str, Any] = values if isinstance(values, Mapping) else values.asDict()
-    rows, *halves = (found[name] or 0 for name in AGGREGATES)
-    lanes = [(halves[2 * lane] + (halves[2 * lane + 1] << 32)) % (1 << 64) for lane in (0, 1)]
+    rows, *sums = (found[name] or 0 for name in AGGREGATES)
+    parts, each = iter(sums), range(len(SALTS))
+    lanes = [sum(next(parts) << begin for begin in _PARTS) % (1 << 64) for _ in each]
     return TableSignature(rows=rows, lane0=lanes[0], lane1=lanes[1])
 
 
