@@ -13,10 +13,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.slow, pytest.mark.
 
 @pytest.mark.timeout(600)
 def test_the_page_works(tmp_path: Path) -> None:
-    """The JAR that the reader fetches is stood in for by a small catalog of Delta's own parts."""
-    made = tmp_path / "made"
-    made.mkdir()
-    (tmp_path / "unitycatalog-spark.jar").symlink_to(connector_jar(made))
+    """The JAR that the reader fetches is stood in for by the connector of the tests."""
+    (tmp_path / "unitycatalog-spark.jar").symlink_to(connector_jar(tmp_path / "made"))
     blocks = typed("sql-at-two-sites.md", tmp_path, timeout_s=540)
     assert sum(bool(shown) for shown, _ in blocks) >= 3
     assert [
