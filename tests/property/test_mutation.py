@@ -20,7 +20,7 @@ from tests.verification.mutation.mutant import (
     missing_rules,
     patched_sources,
 )
-from tests.verification.mutation.report import as_json, markdown
+from tests.verification.mutation.report import as_json, pages
 
 #: Found by the first few seeds of the simulation.
 _QUICK = (
@@ -186,8 +186,8 @@ def test_real_core_is_not_found() -> None:
 def test_report_tells_survivors() -> None:
     (found,) = command.examine_all(["tripwire-off"], 5.0)
     (survived,) = command.examine_all(["tripwire-off"], 0.1, [Killer.SCHEDULES])
-    page = markdown([found, survived])
-    assert "a_contradiction_is_the_senders" in page
-    assert "**not expected to survive**" in page
+    text = "\n".join(pages([found, survived]).values())
+    assert "a_contradiction_is_the_senders" in text
+    assert "**not expected to survive**" in text
     answer = json.loads(json.dumps(as_json([found, survived])))
     assert (answer["killed"], answer["unexpected"]) == (1, ["tripwire-off"])
