@@ -263,7 +263,8 @@ back_up_replica({str(lake.path)!r}, images_at({bucket.url!r}), name="one", tell=
         back_up_replica(lake.path, bucket, name="one")
     bucket.store.remove(["lock"])  # as if that time were over
     done = back_up_replica(lake.path, bucket, name="one")
-    assert done.new_files == done.image.files - sent and damaged_files(bucket, done.image) == []
+    # What was on its way when it was killed may have arrived after it was counted.
+    assert done.new_files <= done.image.files - sent and damaged_files(bucket, done.image) == []
 
 
 def test_contents_of_no_image_go(lake: Lake, bucket: BucketImages) -> None:
