@@ -96,6 +96,8 @@ class DemoStory:
             step["said"] = (
                 f"A has it on disk, and it has no position after {_ALONE_S:g} s: two equal sites "
                 "do not go on alone, since A cannot know whether B is dead or only cut off."
+                if waits
+                else "It has a position although B is dead, which must not be."
             )
         with self._step("back", "The node of B starts again.") as step:
             self._b.start()
