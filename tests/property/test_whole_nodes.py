@@ -64,7 +64,7 @@ def test_a_commit_at_sites_far_apart_takes_two_delays() -> None:
     ("mutant", "first", "story"),
     [
         ("hasty", 1, "I7"),
-        ("careless", 5, "its disk held"),
+        ("careless", 9, "its disk held"),
         ("obliging", 1, "no epoch has"),
         ("forgetful", 0, "P27"),
         ("unsynced", 14, "is damaged"),
@@ -84,14 +84,15 @@ def test_a_node_that_breaks_a_rule_is_found(mutant: str, first: int, story: str)
     few seeds have: `unit/transport/test_peer_link_processes.py` finds it each time.  One that syncs
     no container (`unsynced`) needs a power cut there: `unit/verification/test_simulated_disk.py`.
 
-    The first seed finds it today.  A change of the node gives seeds other histories, hence five.
+    The first seed finds it today.  A change of the node gives seeds other histories, hence five;
+    some of them show what was lost in another way, as a file or an order that is missing.
     """
     for seed in range(first, first + 5):
         code, said, totals = simulate("--first", str(seed), "--seeds", "1", "--mutant", mutant)
-        if code:
+        if story in said:
             break
+    assert story in said, said
     assert code == 1 and totals["violations"] >= 1, said
-    assert story in said
     assert f"--mutant {mutant}" in said
 
 
