@@ -1,7 +1,8 @@
 """Runs as they are kept outside of any node, and the chain hashes that follow from them.
 
-Whoever has the headers of all runs from a position on, and the chain hash there, can compute each
-later one: no run can be left out, put in twice, changed or moved without another hash at the end.
+A program with the headers of all runs from a position on, and the chain hash there, can compute
+each later one: no run can be left out, put in twice, changed or moved without another hash at the
+end.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class Intent:
     def guarded(self, view: View, answering: Iterable[str], roster: tuple[Seat, ...]) -> bool:
         """Return whether those that are there may go on without the other members (P40).
 
-        Who answers is there, also one that is left out for its clock, and so is one that stands
-        aside.  One whose place goes is not missed.
+        A member that answers is there, also one that is left out for its clock, and so is one that
+        stands aside.  One whose place goes is not missed.
         """
         if not self.guard:
             return True

@@ -184,7 +184,7 @@ class Succession:
             yield Learn(message.view)
             view = self._current.view
         if epoch < view.epoch and not (
-            # It asks to be admitted as well, and is told then.
+            # It asks to be admitted as well, and learns the epoch then.
             isinstance(message, TailRequest) and not view.follows(message.sender)
         ):
             self.tell_view(message.sender, now)

@@ -213,7 +213,7 @@ class Cycle:
     ) -> asyncio.Future[tuple[Submission, int]]:
         """Add a transaction to the next run; return the run and its index there, once it is made.
 
-        Whoever submits the same id meanwhile gets the same future, so none may be cancelled.
+        Another submit of the same id gets the same future, so none may be cancelled.
 
         Args:
             acceptance: What is known of its id.

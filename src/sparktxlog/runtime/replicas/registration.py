@@ -81,7 +81,7 @@ class Registration:
             for lake in unknown:
                 try:
                     self._places[lake] = await self._base.run_on_files(lake, _place, lake)
-                except StuckFilesError:  # as it is written: its own worker is told
+                except StuckFilesError:  # as it is written: its own worker gets the error
                     self._places[lake] = os.path.normpath(lake)
         if report.lake in self._places:  # a link may lead elsewhere by now
             self._places[report.lake] = place

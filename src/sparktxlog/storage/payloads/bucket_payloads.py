@@ -219,7 +219,7 @@ class BucketPayloads(PayloadStore):
             Whether they were removed.
         """
         with ExitStack() as turns:
-            # Who verifies one has its turn until it is remembered; nobody waits for two.
+            # A caller has its turn until the file is remembered; nobody waits for two.
             names = sorted(found.key for found in self.of_publisher.list(top))
             for name in names:
                 turns.enter_context(self._turn(name))
