@@ -23,7 +23,6 @@ from sparktxlog.errors import (
     CorruptLogError,
     InvalidRequestError,
     LockedError,
-    NotOfferedError,
     StorageError,
     StoreUnavailableError,
 )
@@ -37,7 +36,6 @@ from sparktxlog.worker.lakes.lake_places import (
     is_in_bucket,
     lake_at,
     lock_store_at,
-    refuse_in_bucket,
 )
 from sparktxlog.worker.replica.bucket_replica import (
     STATE,
@@ -385,12 +383,9 @@ def test_a_state_that_is_damaged_is_named(
         replica.load()
 
 
-def test_what_needs_files_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_lake_is_in_a_bucket_if_its_url_is(tmp_path: Path) -> None:
     url = "s3://bucket/lake"
     assert is_in_bucket(url) and not is_in_bucket(str(tmp_path)) and not is_in_bucket(tmp_path)
-    with pytest.raises(NotOfferedError, match=r"backup is not offered .*s3://bucket/lake"):
-        refuse_in_bucket(url, "backup")
-    assert refuse_in_bucket(tmp_path, "backup") == tmp_path
     with closing(open_replica(tmp_path / "lake", tmp_path)) as replica:
         assert isinstance(replica, ReplicaDirectory)
         assert isinstance(replica.place, DiskLake)

@@ -1,4 +1,4 @@
-"""Identifiers and names, each with its own type: a position cannot be used as a timestamp."""
+"""Identifiers and names, and how they are checked."""
 
 from __future__ import annotations
 
@@ -24,12 +24,6 @@ JournalNumber = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 NodeId = NewType("NodeId", str)
 #: 16 bytes of a UUID, given at submit; names staged files, and identifies a repeated submit.
 TransactionId = NewType("TransactionId", bytes)
-#: 1-based place in the synchronized queue; 0 = none.
-Position = NewType("Position", int)
-#: Logical time of a run, microseconds (protocol C1); orders transactions, is no clock reading.
-Timestamp = NewType("Timestamp", int)
-#: 1-based number of a transaction at its origin, without gaps.
-Sequence = NewType("Sequence", int)
 
 _PART = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 #: Delta's MERGE asks each row for the file that it is in, by this name.

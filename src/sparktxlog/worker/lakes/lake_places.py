@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from sparktxlog.attic.attic import OF_COMMIT_TABLES, OF_LAKE, Attic, attics_of
 from sparktxlog.attic.bucket_attic import BucketAttic
-from sparktxlog.errors import LockedError, NotOfferedError
+from sparktxlog.errors import LockedError
 from sparktxlog.files.stores.opening import store_at
 from sparktxlog.files.stores.store_settings import StoreSettings
 from sparktxlog.model.buckets import bucket_url, whole_bucket
-from sparktxlog.model.ids import local_path
 from sparktxlog.worker.lakes.bucket_lake import BucketLake
 from sparktxlog.worker.lakes.disk_lake import DiskLake
 from sparktxlog.worker.lakes.lake import Lake
@@ -35,26 +34,6 @@ def is_in_bucket(lake: str | Path) -> bool:
         ConfigError: The URL is of no store that is known (definite).
     """
     return not isinstance(lake, Path) and bucket_url(lake, "lake") is not None
-
-
-def refuse_in_bucket(lake: str | Path, what: str, instead: str = "") -> Path:
-    """Return the directory of a lake; refuse one in a bucket.
-
-    Args:
-        what: Is not offered there, as the subject of a sentence.
-        instead: What to do instead.
-
-    Raises:
-        NotOfferedError: It lies in a bucket (definite).
-    """
-    if is_in_bucket(lake):
-        raise NotOfferedError(
-            f"{what} is not offered for row tables in a bucket: they lie in {lake}",
-            hint=instead
-            or "A worker with an empty prefix of the bucket replays the log from its beginning.",
-            lake=str(lake),
-        )
-    return Path(local_path(str(lake), "lake")).absolute()
 
 
 def bucket_at(place: str, field: str = "lake") -> BucketStore:
