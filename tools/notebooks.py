@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def clean(notebook: nbformat.NotebookNode) -> None:
         number += 1
         cell.execution_count = number
         # What Spark and Python say to an operator differs from machine to machine.
-        cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+        cell.outputs = _joined(one for one in cell.outputs if one.get("name") != "stderr")
         for output in cell.outputs:
             if "execution_count" in output:
                 output.execution_count = number
@@ -77,6 +78,17 @@ def clean(notebook: nbformat.NotebookNode) -> None:
             for kind, value in output.get("data", {}).items():
                 if kind.startswith("text/"):
                     output.data[kind] = steady(value)
+
+
+def _joined(outputs: Iterable[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Join what was printed in a row: a slow kernel sends it in parts."""
+    joined: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        if joined and output.get("name") == joined[-1].get("name") == "stdout":
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def _zeros(fraction: str | None) -> str:
