@@ -7,7 +7,7 @@ checked bytes; `runs.py` uses the same checks for runs that clients assembled.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -38,6 +38,8 @@ from sparktxlog.model.transactions.operation import OP_COLUMN, ROW_KINDS, TX_COL
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+#: A column, or one of its pieces.
+_AnyArray: TypeAlias = "pa.ChunkedArray | pa.Array"
 #: Transactions or operations of rows, int32.
 IndexArray: TypeAlias = "npt.NDArray[np.int32]"
 
@@ -318,7 +320,8 @@ def _check_given(table: str, given: pa.Schema, wanted: pa.Schema) -> None:
         kind = given.field(field.name).type
         integer = not field.name.startswith(RESERVED_PREFIX) or pa.types.is_integer(kind)
         if not (integer and _lossless(kind, field.type)):
-            raise _wrong_type(table, kind, field, "the types do not match")
+            part = _unfit_type(kind, field.type)
+            raise _wrong_type(table, kind, field, "the types do not match", part)
 
 
 def _cast_all(table: str, rows: pa.Table, wanted: pa.Schema) -> pa.Table:
@@ -333,29 +336,101 @@ def _cast(table: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArr
     if given.equals(wanted):
         return column
     try:
-        if pa.types.is_dictionary(given):
-            column = column.cast(given.value_type)
-        if pa.types.is_integer(column.type) and pa.types.is_decimal(wanted):
-            # Arrow wants room for every number of 64 bits first; the second cast checks the values.
-            room = 20 + wanted.scale
-            wide = pa.decimal128 if room <= 38 else pa.decimal256
-            column = column.cast(wide(room, wanted.scale))
-        return column.cast(wanted, safe=True)
+        return _whole_cast(column, wanted)
     except pa.ArrowException as error:
-        raise _wrong_type(table, given, field, first_lines(error, 1)) from error
+        part = next((name for chunk in column.chunks for name in _unfit_values(chunk, wanted)), "")
+        raise _wrong_type(table, given, field, first_lines(error, 1), part) from error
+
+
+def _whole_cast(column: _AnyArray, wanted: pa.DataType) -> _AnyArray:
+    """Return values in another type.
+
+    Raises:
+        pyarrow.ArrowException: One of them does not fit.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(_with_room(column.type, wanted)).cast(wanted, safe=True)
+
+
+def _with_room(given: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """Return the wanted type with room for each whole number that becomes a decimal.
+
+    Arrow wants room for every number of 64 bits first; a second cast then checks the values.
+    """
+    types = pa.types
+    if types.is_dictionary(given):
+        return _with_room(given.value_type, wanted)
+    if types.is_integer(given) and types.is_decimal(wanted):
+        room = 20 + wanted.scale
+        wide = pa.decimal128 if room <= 38 else pa.decimal256
+        return wide(room, wanted.scale)
+    parts = [_with_room(one, other) for _, one, other in _parts(given, wanted) or ()]
+    if not parts:
+        return wanted
+    if types.is_struct(wanted):
+        return pa.struct([f.with_type(kind) for f, kind in zip(wanted, parts, strict=True)])
+    if types.is_map(wanted):
+        return pa.map_(*parts)
+    return pa.list_(wanted.value_field.with_type(parts[0]))
+
+
+def _parts(
+    given: pa.DataType, wanted: pa.DataType
+) -> list[tuple[str, pa.DataType, pa.DataType]] | None:
+    """Return name and both types of each field of two nested types; None where they differ."""
+    types = pa.types
+    if types.is_struct(given) and types.is_struct(wanted):
+        if [f.name for f in given] == [f.name for f in wanted]:
+            return [(a.name, a.type, b.type) for a, b in zip(given, wanted, strict=True)]
+    elif types.is_map(given) and types.is_map(wanted):
+        keys = ("key", given.key_type, wanted.key_type)
+        return [keys, ("value", given.item_type, wanted.item_type)]
+    elif types.is_list(wanted) and (
+        types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given)
+    ):
+        return [("element", given.value_type, wanted.value_type)]
+    return None
+
+
+def _unfit_type(given: pa.DataType, wanted: pa.DataType) -> str:
+    """Return the path of the first nested field whose type cannot be cast: `.element.price`."""
+    for name, one, other in _parts(given, wanted) or ():
+        if not _lossless(one, other):
+            return f".{name}{_unfit_type(one, other)}"
+    return ""
+
+
+def _unfit_values(array: pa.Array, wanted: pa.DataType) -> Iterator[str]:
+    """Yield the path of the first nested field with a value that cannot be cast, or nothing."""
+    parts = _parts(array.type, wanted)
+    if not parts:
+        return
+    if pa.types.is_map(array.type):
+        inside = [array.keys, array.items]
+    else:  # values below a NULL are none
+        inside = array.flatten() if pa.types.is_struct(array.type) else [array.flatten()]
+    for (name, _, kind), values in zip(parts, inside, strict=True):
+        try:
+            _whole_cast(values, kind)
+        except pa.ArrowException:
+            yield f".{name}{next(_unfit_values(values, kind), '')}"
+            return
 
 
 def _wrong_type(
-    table: str, given: pa.DataType, field: pa.Field, reason: str
+    table: str, given: pa.DataType, field: pa.Field, reason: str, part: str
 ) -> SchemaMismatchError:
     shown, wanted = type_name(given)[:140], type_name(field.type)
+    where = f"{(field.name + part)[:300]}: " if part else ""
     return SchemaMismatchError(
-        f"table {table!r}: column {field.name!r} is {shown}, expected {wanted}: {reason}",
+        f"table {table!r}: column {field.name!r} is {shown}, expected {wanted}: {where}{reason}",
         hint="Cast the column yourself; nothing is rounded or guessed.",
         table=table,
         column=field.name,
         value=str(given)[:140],
         expected=wanted,
+        **({"part": (field.name + part)[:300]} if part else {}),
     )
 
 
@@ -423,26 +498,15 @@ def _lossless(given: pa.DataType, wanted: pa.DataType) -> bool:
         plain = plain and not (types.is_string_view(value) or types.is_binary_view(value))
         return plain and _lossless(value, wanted)
     if types.is_integer(given):
-        targets = (types.is_integer, types.is_decimal, types.is_float64)
+        targets = (types.is_integer, types.is_decimal, types.is_float32, types.is_float64)
         return any(target(wanted) for target in targets)
     if types.is_decimal(given):
         return bool(types.is_decimal(wanted) and 0 <= given.scale <= given.precision)
     if types.is_timestamp(given):
         return bool(types.is_timestamp(wanted) and (given.tz is None) == (wanted.tz is None))
-    if types.is_struct(given):
-        return (
-            types.is_struct(wanted)
-            and [f.name for f in given] == [f.name for f in wanted]
-            and all(_lossless(a.type, b.type) for a, b in zip(given, wanted, strict=True))
-        )
-    if types.is_map(given):
-        return (
-            types.is_map(wanted)
-            and _lossless(given.key_type, wanted.key_type)
-            and _lossless(given.item_type, wanted.item_type)
-        )
-    if types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given):
-        return bool(types.is_list(wanted)) and _lossless(given.value_type, wanted.value_type)
+    if types.is_nested(given):
+        parts = _parts(given, wanted)
+        return parts is not None and all(_lossless(one, other) for _, one, other in parts)
     return any(source(given) and target(wanted) for source, target in _casts())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -264,6 +265,72 @@ def test_whole_numbers_fit_a_decimal_if_their_digits_do(
         return
     with pytest.raises(SchemaMismatchError, match="does not fit"):
         align_rows(table, APPEND, numbers)
+
+
+def _nested(ddl: str, values: pa.Array) -> pa.Table:
+    table = TableDefinition(name="t", columns=(Column(name="a", type=ddl),))
+    return align_rows(table, APPEND, pa.table({"a": values}))
+
+
+_WHOLE = pa.int64()
+
+
+@pytest.mark.parametrize(
+    ("ddl", "given", "value", "found"),
+    [
+        ("array<decimal(10,2)>", pa.list_(_WHOLE), [1, None], [Decimal("1.00"), None]),
+        ("array<decimal(38,30)>", pa.large_list(_WHOLE), [1], [Decimal(1)]),
+        ("array<array<decimal(3,1)>>", pa.list_(pa.list_(pa.int8(), 1)), [[7]], [[Decimal(7)]]),
+        ("struct<x:decimal(5,1)>", pa.struct({"x": _WHOLE}), {"x": 3}, {"x": Decimal(3)}),
+        ("map<string,decimal(5,1)>", pa.map_(pa.string(), _WHOLE), [("k", 1)], [("k", Decimal(1))]),
+        ("map<decimal(5,1),int>", pa.map_(pa.uint8(), _WHOLE), [(1, 2)], [(Decimal(1), 2)]),
+        ("array<decimal(5,1)>", pa.list_(pa.dictionary(pa.int8(), _WHOLE)), [4], [Decimal(4)]),
+        ("array<double>", pa.list_(_WHOLE), [2**53], [2.0**53]),
+        ("array<float>", pa.list_(pa.int16()), [5], [5.0]),
+        ("float", _WHOLE, 2**24, 2.0**24),
+    ],
+)
+def test_nested_values_follow_the_rule_of_columns(
+    ddl: str, given: pa.DataType, value: object, found: object
+) -> None:
+    assert _nested(ddl, pa.array([value, None], given))["a"].to_pylist() == [found, None]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "given", "value", "part"),
+    [
+        ("array<decimal(5,2)>", pa.list_(_WHOLE), [1, 1000], "a.element"),
+        ("array<double>", pa.list_(_WHOLE), [2**53 + 1], "a.element"),
+        ("array<float>", pa.list_(_WHOLE), [2**24 + 1], "a.element"),
+        ("array<int>", pa.list_(_WHOLE), [2**31], "a.element"),
+        ("array<date>", pa.list_(pa.date64()), [1], "a.element"),
+        ("array<timestamp>", pa.list_(pa.timestamp("ns", "UTC")), [1], "a.element"),
+        ("array<timestamp>", pa.list_(pa.timestamp("us")), [1], "a.element"),
+        ("array<timestamp>", pa.list_(pa.date32()), [1], "a.element"),
+        ("map<int,int>", pa.map_(_WHOLE, _WHOLE), [(2**31, 1)], "a.key"),
+        ("map<int,int>", pa.map_(_WHOLE, _WHOLE), [(1, 2**31)], "a.value"),
+        (
+            "struct<x:int,y:array<struct<z:decimal(3,1)>>>",
+            pa.struct({"x": _WHOLE, "y": pa.list_(pa.struct({"z": _WHOLE}))}),
+            {"x": 1, "y": [{"z": 100}]},
+            "a.y.element.z",
+        ),
+    ],
+)
+def test_a_nested_value_that_does_not_fit_is_named_by_its_path(
+    ddl: str, given: pa.DataType, value: object, part: str
+) -> None:
+    with pytest.raises(SchemaMismatchError, match=f": {part}: ") as caught:
+        _nested(ddl, _of_numbers([None, value], given))
+    assert (caught.value.fields["column"], caught.value.fields["part"]) == ("a", part)
+
+
+def _of_numbers(values: list[object], kind: pa.DataType) -> pa.Array:
+    """Return an array also of lists of times, which are given as numbers."""
+    if pa.types.is_list(kind) and pa.types.is_temporal(kind.value_type):
+        plain = pa.int32() if pa.types.is_date32(kind.value_type) else pa.int64()
+        return pa.array(values, pa.list_(plain)).cast(kind)
+    return pa.array(values, kind)
 
 
 def test_a_repeated_key_in_an_upsert() -> None:
