@@ -233,8 +233,13 @@ def test_two_sites_need_somebody_who_says_which_one_is_right(tmp_path: Path) -> 
                 found = await verified(b, repair=repair)
                 assert [one.fault for one in found.findings] == [FileFault.CONTRADICTED]
                 assert "no majority" in found.findings[0].text and not found.sound
+                # Neither site is wrong by its own record: a repair alone would do nothing.
+                assert f"`sparktxlog repair {T} --right SITE`" in found.way_out(by_repair=repair)
+                assert found.way_out().endswith("A or B")
+            warned = b.caller.node.status()["warnings"]
+            assert any(f"`sparktxlog repair {T} --right SITE`" in one["text"] for one in warned)
             mended = await verified(b, repair=True, right="A")
-            assert mended.sound and b.files() == a.files()
+            assert mended.sound and b.files() == a.files() and not mended.way_out()
             check = node.catalog.recounts.check
             with pytest.raises(InvalidRequestError, match="'X' is no site"):
                 await check(CommitTableCheckRequest(table=T, repair=True, right="X"))

@@ -522,7 +522,10 @@ def _commit_table_differs(status: _Facts, site: str, _: _Facts) -> Judgement | N
         name = first["name"]
         more = f", and {number - 1:,} more" if number > 1 else ""
         text = f"Commit table {name} differs here{more}: {first['reason']}"
-    way_out = f"`sparktxlog repair {name}` fetches its files again from other sites."
+    way_out = (
+        f"`sparktxlog repair {name}` fetches its files again from other sites; where no majority "
+        "says whose are right, give `--right SITE`."
+    )
     return _site(site, _differing("commit-table-differs", text, way_out))
 
 

@@ -117,6 +117,8 @@ def _repair_commit_table(context: job.JobContext, names: list[str]) -> tuple[int
     with closing(context.open_source()) as source:
         (found,) = verify_commit_tables(source, names, repair=not a.dry_run, right=a.right or "")
     say("\n".join(found.lines()))
+    if way_out := found.way_out(by_repair=True):
+        say(f"        {way_out}")
     result = asdict(found) | {"sound": found.sound}
     return job.OK if found.sound else job.DIVERGED, {"commit_table": result}
 

@@ -191,8 +191,8 @@ class Verified:
             yield from self.counted.lines()
         for table in self.commit_tables:
             yield from table.lines()
-            if not table.sound:
-                yield f"        `sparktxlog repair {table.table}` brings it back from another site"
+            if way_out := table.way_out():
+                yield f"        {way_out}"
         if self.compared is not None:
             yield from comparison_lines(self.compared, self.conclusions)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,6 +34,15 @@ class CommitTableFinding:
     #: Site → digest of the version there, if sites differ.
     sites: dict[str, str] = field(default_factory=dict)
     repaired: bool = False
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether sites contradict each other, and no majority says which one is right.
+
+        A repair does nothing about it then, unless a person names the right site.
+        """
+        most = max(Counter(self.sites.values()).values(), default=0)
+        return not self.repaired and bool(self.sites) and most * 2 <= len(self.sites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

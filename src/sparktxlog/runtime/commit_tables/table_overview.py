@@ -47,7 +47,9 @@ class TableOverview:
         tables = self._base.master.commit_tables
         for uuid in self._recounts.findings:
             if (table := tables.get(uuid)) is not None:
-                text = f"{self._differs(uuid)}.  Run `sparktxlog repair {table.name}`."
+                undecided = any(one.is_undecided for one in self._recounts.findings[uuid])
+                right = " --right SITE" if undecided else ""
+                text = f"{self._differs(uuid)}.  Run `sparktxlog repair {table.name}{right}`."
                 found.append({"code": "commit-table-diverged", "text": text})
         return [*found, *self._reader_tables.warnings()]
 

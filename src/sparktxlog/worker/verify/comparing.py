@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+#: The way out where sites differ and no majority decides.
+_CHOICE = (
+    "recount each by `sparktxlog verify`; if each has the rows that it reported, run `sparktxlog "
+    "catch-up --force copy --donor SITE` at the site that is wrong"
+)
 #: Most transactions named for one difference.
 _NAMED = 20
 _PAGE = 500
@@ -299,7 +304,7 @@ def conclusions(comparison: SiteComparison, recount: Verification | None) -> lis
             sites = ", ".join(found.disagreeing)
             said.append(f"{what}: the majority of sites disagrees with {sites}")
         else:
-            said.append(f"{what}: no majority says which site is wrong; recount each")
+            said.append(f"{what}: no majority says which site is wrong; {_CHOICE}")
     for table in recount.tables if recount is not None else ():
         site = recount.node_id if recount is not None else ""
         if table.counted != table.recorded:

@@ -38,6 +38,22 @@ class CommitTableResult:
         """Whether nothing is wrong, or all that was is repaired."""
         return all(finding.repaired for finding in self.findings)
 
+    def way_out(self, *, by_repair: bool = False) -> str:
+        """Return what a person can do, one sentence; empty = nothing is to be done.
+
+        Args:
+            by_repair: A repair found it: what it leaves it cannot mend as it was called.
+        """
+        if undecided := next((one for one in self.findings if one.is_undecided), None):
+            sites = " or ".join(sorted(undecided.sites))
+            return (
+                f"`sparktxlog repair {self.table} --right SITE` takes the files of one site: "
+                f"look which one has the right rows, {sites}"
+            )
+        if self.sound or by_repair:
+            return ""
+        return f"`sparktxlog repair {self.table}` brings it back from another site"
+
     def lines(self) -> list[str]:
         """Return lines for people: one for the table, and one for each of its faults."""
         sites = ", ".join(self.compared_sites) or "no other site"

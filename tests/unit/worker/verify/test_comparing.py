@@ -212,6 +212,34 @@ def test_a_site_that_never_reported_is_named(nodes: dict[str, CannedNode]) -> No
     assert (code, report["unreported"]) == (ExitCode.DIVERGED, ())
 
 
+def test_a_site_that_lags_is_compared_up_to_the_position_that_both_reported(
+    nodes: dict[str, CannedNode],
+) -> None:
+    """The exit code is that of `status`, and the lines say what was compared."""
+    asked = Namespace(url=nodes["A"].url, compare=True, recount=False, peer_url=[], since=0)
+    lines: list[str] = []
+    context = JobContext(arguments=asked, tell=lines.append)
+    status, chain = nodes["A"].documents["/v1/status"], {"verdict": "IN_SYNC", "alive": True}
+    status |= {"node_id": "A", "position": 200, "published": 200, "rows_until": 200}
+    status["peers"] = [{"id": "B", "url": nodes["B"].url, "linked": True}]
+    status["replicas"] = [
+        {"node_id": name, "worker_id": f"w{name}", "position": position, "tables": {}, **chain}
+        for name, position in (("A", 200), ("B", 30))
+    ]
+    nodes["B"].states = nodes["A"].states[:3]
+    code, report = verify(context)
+    assert (code, report["equal"], report["complete"]) == (ExitCode.LAGGING, True, True)
+    assert lines[0] == "equal   A and B: up to position 30"
+    assert "Site B is at position 30 of 200" in lines[1] and len(lines) == 2
+    # A difference at a position that both reported counts for more, wherever they are now.
+    lines.clear()
+    nodes["B"].states = states_of("B", [10, 20, 30], wrong_from=30)
+    code, report = verify(context)
+    assert (code, report["state"]) == (ExitCode.DIVERGED, "diverged")
+    assert lines[0] == "DIFFER  A and B: equal up to position 20"
+    assert "--force copy --donor SITE" in lines[-1]
+
+
 def test_the_only_site_is_told_that_there_is_nothing_to_compare(
     nodes: dict[str, CannedNode],
 ) -> None:
