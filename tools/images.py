@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -50,6 +51,12 @@ def limits(target: str) -> tuple[str, ...]:
         *("--read-only", "--tmpfs", _TEMPORARY[target], "--cap-drop", "ALL"),
         *("--security-opt", "no-new-privileges"),
     )
+
+
+#: What the pinned base of deploy/Dockerfile is called there.
+_PINNED = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
+#: How a registry that was reached says that it does not give an image.
+_REFUSED = re.compile(r"manifest|not found|denied|unauthorized|toomanyrequests", re.IGNORECASE)
 
 
 class NoBuilderError(Exception):
@@ -112,6 +119,30 @@ class Builder:
             *("build", *self.build_options, *options),
             *("--target", target, "--tag", tag, "--file", file, str(ROOT)),
         )
+
+    def get_pinned(self) -> None:
+        """Get the pinned base, if it is not here.
+
+        Raises:
+            NoBuilderError: It is not here, and no registry can be reached.
+            ImageError: The registry does not give it.
+        """
+        (base,) = _PINNED.findall((ROOT / "deploy" / "Dockerfile").read_text())
+        try:
+            self.run("image", "inspect", base)
+            return
+        except ImageError:
+            pass
+        try:
+            self.run("pull", base)
+        except ImageError as error:
+            if _REFUSED.search(str(error).replace(base, "")):
+                raise
+            said = " ".join(str(error).split())[-200:]
+            raise NoBuilderError(
+                f"{base.partition('@')[0]} is not here, and no registry gives it ({said}): "
+                "BASE=IMAGE names another one"
+            ) from error
 
     @contextmanager
     def container(self, name: str, target: str, image: str, *options: str) -> Iterator[Container]:

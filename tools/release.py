@@ -2,7 +2,8 @@
 
 `make release` runs it.  Nothing is signed and nothing is uploaded.  It builds from the committed
 files, so it refuses a tree with changes.  What cannot be done here (neither Docker nor Podman, no
-Helm, no such Python) is left out, and the table says so.  Exit code 1 if a check failed.
+registry, no Helm, no such Python) is left out, and the table says so.  Exit code 1 if a check
+failed.
 """
 
 from __future__ import annotations
@@ -340,10 +341,13 @@ def check_image(version: str, base: str = "") -> str:
         base: See `images.Builder.build`.
 
     Raises:
-        LeftOutError: Neither Docker nor Podman can build here.
+        LeftOutError: Neither Docker nor Podman can build here, or neither this machine nor a
+            registry has the pinned base.
     """
     try:
         builder = images.Builder.found()
+        if not base:
+            builder.get_pinned()
     except images.NoBuilderError as error:
         raise LeftOutError(str(error)) from error
     return images.check_images(builder, f"sparktxlog:{version}", version, base)

@@ -32,6 +32,34 @@ def test_without_docker_and_podman_the_check_is_left_out(programs: Path) -> None
         release.check_image("1.0")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Get https://registry-1.docker.io/v2/: dial tcp: lookup registry-1.docker.io: no such host",
+        "initializing source docker://python: pinging container registry: connection refused",
+    ],
+)
+def test_without_a_registry_the_check_is_left_out(programs: Path, said: str) -> None:
+    """A base that somebody names is another matter: that one must be there."""
+    fails = f'echo "{said}" >&2; exit 1'
+    put(programs, "docker", f'echo "$@" >>{programs}/calls; case "$1" in info);; *) {fails};; esac')
+    with pytest.raises(
+        release.LeftOutError, match=r"python:3\.11-slim.* is not here, and no .*BASE"
+    ):
+        release.check_image("1.0")
+    with pytest.raises(images.ImageError, match="docker build"):
+        release.check_image("1.0", "localhost/python")
+    asked = [line.split()[0] for line in (programs / "calls").read_text().splitlines()]
+    assert asked == ["info", "image", "pull", "info", "build"]
+
+
+@pytest.mark.parametrize("said", ["manifest unknown", "pull access denied for python"])
+def test_a_base_that_its_registry_does_not_have_is_a_failure(programs: Path, said: str) -> None:
+    put(programs, "docker", f'[ "$1" = info ] || {{ echo "{said}" >&2; exit 1; }}')
+    with pytest.raises(images.ImageError, match=said):
+        release.check_image("1.0")
+
+
 def test_docker_goes_before_podman_if_its_daemon_answers(programs: Path) -> None:
     put(programs, "podman", "exit 0")
     put(programs, "docker", "exit 1")
