@@ -90,3 +90,15 @@ def test_ctrl_c_ends_its_nodes_and_removes_what_it_made(tmp_path: Path) -> None:
         assert process.wait(60) == 130, process.stderr.read()
     assert not list((tmp_path / "temporary").iterdir())
     assert not _nodes_below(tmp_path)
+
+
+def test_its_nodes_end_with_it_where_it_is_killed(tmp_path: Path) -> None:
+    with _demo(tmp_path) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "Site A makes the table" in line:
+                break
+        nodes = [psutil.Process(number) for number in _nodes_below(tmp_path)]
+        assert len(nodes) == 2
+        process.kill()
+        assert psutil.wait_procs(nodes, timeout=60)[1] == []

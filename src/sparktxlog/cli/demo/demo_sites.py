@@ -1,14 +1,21 @@
-"""A site of `sparktxlog demo`: its node as a process, and a client of it."""
+"""A site of `sparktxlog demo`: its node as a process, and a client of it.
+
+A node ends with the demo that started it, also where that is killed: it reads from a pipe that
+only the demo can write to, and stops when the pipe is closed.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from time import monotonic
 
 from sparktxlog.api.client import Client
@@ -49,6 +56,20 @@ def free_port(count: int, wanted: int | None = None) -> int:
     return first
 
 
+def serve_until_alone(arguments: Sequence[str]) -> None:
+    """Run a node as `sparktxlog` with these arguments does, until standard input is closed."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)  # it stops as it does when somebody asks it to
+
+    Thread(target=wait, name="end-of-demo", daemon=True).start()
+    from sparktxlog.cli import main
+
+    main(*arguments)
+
+
 class DemoSite:
     """A site whose configuration is written.
 
@@ -78,10 +99,16 @@ class DemoSite:
         # Settings and notes of this user are of other nodes.
         kept = {name: v for name, v in os.environ.items() if not name.startswith(ENV_PREFIX)}
         kept["XDG_CONFIG_HOME"] = str(self._root / "notes")
-        command = [sys.executable, "-m", "sparktxlog.cli", "serve", "--config", str(self.config)]
+        arguments = ["serve", "--config", str(self.config)]
+        program = f"from {__name__} import serve_until_alone; serve_until_alone({arguments!r})"
         with storing(self._log), self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, cwd=self._root, env=kept, stderr=log, start_new_session=True
+                [sys.executable, "-c", program],
+                cwd=self._root,
+                env=kept,
+                stdin=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
             )
 
     def wait_until_ready(self) -> None:
@@ -118,6 +145,7 @@ class DemoSite:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._close_pipe()
 
     def stop(self) -> int | None:
         """Stop the node; return its exit code, None if it was never started."""
@@ -125,7 +153,12 @@ class DemoSite:
             return None
         self._process.terminate()
         try:
-            return self._process.wait(_STOP_S)
+            self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
-            return self._process.returncode
+        self._close_pipe()
+        return self._process.returncode
+
+    def _close_pipe(self) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
