@@ -180,7 +180,9 @@ def _shown(value: Any) -> str:
 #: Name of the one field of a value that says of which type it is: a text would fit a string, too.
 _BASE64, _DOUBLE = "$base64", "$double"
 _HINTS = {
-    "bigint": "Give a whole number, or a string of digits.",
+    **dict.fromkeys(
+        ("tinyint", "smallint", "int", "bigint"), "Give a whole number, or a string of digits."
+    ),
     "decimal": 'Give a string such as "12.50"; a JSON number with a fraction may lose digits.',
     "timestamp": 'Give ISO 8601 with a zone, such as "2024-01-31T10:00:00.123456Z".',
     "timestamp_ntz": 'Give ISO 8601 without a zone, such as "2024-01-31T10:00:00.123456".',

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -17,7 +20,9 @@ import sparktxlog
 from sparktxlog.api.connect import TxLog
 from sparktxlog.errors import (
     InvalidRequestError,
+    InvalidRowsError,
     RowTableError,
+    SchemaMismatchError,
     UnknownTableError,
     VersionConflictError,
 )
@@ -225,3 +230,51 @@ def test_what_cannot_be_is_refused(tx: SparkSession, log: TxLog, node: RunningNo
     assert "Caused by ParentNotDirectoryException: Parent path is not" in failed.value.__notes__[0]
     assert rows(tx, "shop.orders") == before
     assert not list(Path(node.directory).rglob(f"{TRANSACTION_TWINS}/*"))
+
+
+def test_rows_without_a_frame_are_stored_as_spark_stores_them(tx: SparkSession, log: TxLog) -> None:
+    tx.sql(
+        "CREATE TABLE tx.shop.facts (id INT NOT NULL, price DECIMAL(10,2), at TIMESTAMP, "
+        "plain TIMESTAMP_NTZ, times ARRAY<TIMESTAMP>) USING delta"
+    )
+    zone = tx.conf.get("spark.sql.session.timeZone")
+    # The clock skips the first, has the second twice.
+    odd = (datetime(2024, 3, 31, 2, 30), datetime(2024, 10, 27, 2, 30), datetime(2024, 7, 1))
+    try:
+        tx.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        for number, time in enumerate(odd):
+            row = {"id": number, "price": 2, "at": time, "plain": time, "times": [time]}
+            log.append("shop.facts", [row])
+            log.append("shop.facts", pa.Table.from_pylist([row]))
+            tx.sql(
+                f"INSERT INTO tx.shop.facts VALUES ({number}, 2, TIMESTAMP_LTZ'{time}', "
+                f"TIMESTAMP_NTZ'{time}', array(TIMESTAMP_LTZ'{time}'))"
+            )
+        found = tx.sql(
+            "SELECT id, price, unix_micros(at), CAST(plain AS STRING), unix_micros(times[0]) "
+            "FROM tx.shop.facts"
+        )
+        stored = [tuple(row) for row in found.collect()]
+    finally:
+        tx.conf.set("spark.sql.session.timeZone", zone)
+    assert len(stored) == 9 and len({*stored}) == 3
+    gap = 1_711_848_600_000_000  # 01:30 in UTC
+    assert (0, Decimal("2.00"), gap, "2024-03-31 02:30:00", gap) in stored
+
+    for refused, rows_ in (
+        (SchemaMismatchError, [{"id": 2**31}]),
+        (SchemaMismatchError, [{"id": 1, "colour": "red"}]),
+        (SchemaMismatchError, pa.table({"id": pa.array([1], pa.int32()), "at": ["now"]})),
+        (SchemaMismatchError, pa.table({"id": [1], "z": pa.array([1], pa.uint64())})),
+        (InvalidRowsError, [{"id": None}]),
+    ):
+        with pytest.raises(refused) as caught:
+            log.append("shop.facts", rows_)
+        assert caught.value.definite and caught.value.hint, rows_
+    with pytest.raises(InvalidRequestError, match="predicate"):
+        log.delete_where("shop.facts", "nowhere = 1")
+    log.append("shop.facts", [])
+    log.append("shop.facts", pa.table({}))
+    assert len(rows(tx, "shop.facts")) == 9
+    log.overwrite("shop.facts", [])
+    assert rows(tx, "shop.facts") == []

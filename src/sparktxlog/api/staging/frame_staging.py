@@ -40,8 +40,6 @@ from sparktxlog.codec.submits.validation import align_rows, check_rows, required
 from sparktxlog.errors import (
     InvalidRowsError,
     PayloadStoreError,
-    SchemaMismatchError,
-    first_lines,
 )
 from sparktxlog.files.durability import storing
 from sparktxlog.model.ids import transaction_id_to_text
@@ -364,43 +362,6 @@ def keys_of(spark: SparkSession, given: Rows, definition: TableDefinition) -> Da
     if twice:
         raise _duplicate_key(definition, kind, dict(zip(names, twice[0], strict=True)))
     return keys
-
-
-def frame_of(spark: SparkSession, rows: Rows, table: str) -> DataFrame:
-    """Return rows of any kind as a DataFrame, with the types that Arrow sees in them.
-
-    Args:
-        table: That they are for, for errors.
-
-    Raises:
-        SchemaMismatchError: Not all rows have the same columns, or a column has values of several
-            types (definite).
-    """
-    if isinstance(rows, DataFrame):
-        return rows
-    if is_row_list(rows):
-        return arrow_frame(spark, _inferred(rows, table))
-    return arrow_frame(spark, arrow_table(rows))
-
-
-def _inferred(rows: Sequence[Mapping[str, Any]], table: str) -> pa.Table:
-    # Arrow leaves out what the first row does not have.
-    for index, row in enumerate(rows):
-        if not isinstance(row, Mapping) or row.keys() != rows[0].keys():
-            raise SchemaMismatchError(
-                f"rows for table {table!r}: row {index} has other columns than row 0",
-                hint="Give each row, a dict, all columns; write None if there is no value.",
-                table=table,
-                row=index,
-            )
-    try:
-        return pa.Table.from_pylist(list(rows))
-    except (pa.ArrowException, OverflowError, ValueError) as error:
-        raise SchemaMismatchError(
-            f"rows for table {table!r} have no common types: {first_lines(error, 1)}",
-            hint="Give an Arrow table, or a DataFrame.",
-            table=table,
-        ) from error
 
 
 def _named_as_in_files(rows: DataFrame, definition: TableDefinition) -> DataFrame:

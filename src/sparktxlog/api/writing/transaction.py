@@ -16,7 +16,8 @@ from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.spark_errors import errors_from_spark
-from sparktxlog.api.staging.frame_staging import FrameStager, frame_of, keys_of
+from sparktxlog.api.staging.commit_table_rows import frame_of
+from sparktxlog.api.staging.frame_staging import FrameStager, keys_of
 from sparktxlog.api.writing.merge import Merge
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.writing.replaced_partitions import partitions_predicate
@@ -585,7 +586,10 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         """
         if self._is_commit_table(table):
             if self._takes_more_commits():
-                self._drafts.write(kind, table, frame_of(self._site.spark, rows, table))
+                frame = frame_of(
+                    self._site.spark, rows, table, lambda: self._drafts.frame(table).schema
+                )
+                self._drafts.write(kind, table, frame)
             return
         if not self._takes_more():
             return

@@ -324,6 +324,15 @@ def _check_given(table: str, given: pa.Schema, wanted: pa.Schema) -> None:
             raise _wrong_type(table, kind, field, "the types do not match", part)
 
 
+def fitting_column(table: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray | None:
+    """Return a column in the type of a field; None if such types cannot be cast.
+
+    Raises:
+        SchemaMismatchError: A value would lose something, as in `read_rows` (definite).
+    """
+    return _cast(table, column, field) if _lossless(column.type, field.type) else None
+
+
 def _cast_all(table: str, rows: pa.Table, wanted: pa.Schema) -> pa.Table:
     if rows.schema.equals(wanted):
         return rows

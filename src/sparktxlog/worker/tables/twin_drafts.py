@@ -7,20 +7,27 @@ transaction: the next attempt makes another one.
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.submits.transactions import StagedCommitRequest
 from sparktxlog.errors import (
     InvalidRequestError,
+    InvalidRowsError,
     RowTableError,
+    SchemaMismatchError,
     StorageError,
     UnknownSchemaError,
     UnknownTableError,
+    first_lines,
+    java_cause,
 )
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
@@ -37,6 +44,8 @@ if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame, SparkSession
 
+#: Codes of Delta for rows that break NOT NULL or CHECK.
+_CONSTRAINTS = ("DELTA_NOT_NULL_CONSTRAINT_VIOLATED", "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
 _MODES = {OperationKind.APPEND: "append", OperationKind.OVERWRITE: "overwrite"}
 
 
@@ -47,6 +56,30 @@ class _Draft:
     #: What the twin was made of.
     version: int
     twin: Twin
+
+
+@contextmanager
+def _refusals(table: str) -> Iterator[None]:
+    """Raise the typed error for rows that Delta refuses; others stay as they are."""
+    try:
+        yield
+    except AnalysisException as error:
+        raise SchemaMismatchError(
+            f"commit table {table!r} does not take the rows: {first_lines(error, 1)}",
+            hint="Cast them to the types of the table's columns; nothing is guessed.",
+            table=table,
+        ) from error
+    except (PySparkException, Py4JError) as error:
+        text = f"{error}\n{java_cause(error)}"
+        found = next((code for code in _CONSTRAINTS if code in text), None)
+        if found is None:
+            raise
+        line = next(line for line in text.splitlines() if found in line)
+        raise InvalidRowsError(
+            f"commit table {table!r} does not take the rows: {line[line.index(found) :][:300]}",
+            hint="Mend or leave out the rows that break the constraint.",
+            table=table,
+        ) from error
 
 
 class TwinDrafts:
@@ -82,11 +115,16 @@ class TwinDrafts:
         """
         return f"delta.{quoted_name(self._draft(name).twin.path)}"
 
-    def write(self, kind: OperationKind, name: str, rows: DataFrame) -> None:
+    def write(self, kind: OperationKind, name: str, rows: DataFrame | None) -> None:
         """Append rows, or replace all rows by others.
+
+        Args:
+            rows: None = there are none.
 
         Raises:
             InvalidRequestError: An operation that needs keys (definite).
+            SchemaMismatchError: Delta does not take the columns or their types (definite).
+            InvalidRowsError: A row breaks a constraint of the table (definite).
             UnknownTableError, RowTableError, StorageError: As `in_sql`.
         """
         mode = _MODES.get(kind)
@@ -97,11 +135,29 @@ class TwinDrafts:
                 field="kind",
                 value=kind.value,
             )
-        rows.write.format("delta").mode(mode).save(self._draft(name).twin.path)
+        path = self._draft(name).twin.path
+        if rows is not None:
+            with _refusals(name):
+                rows.write.format("delta").mode(mode).save(path)
+        elif kind is OperationKind.OVERWRITE:
+            self.delete(name, "true")
 
     def delete(self, name: str, predicate: str) -> None:
-        """Delete the rows for which a predicate is true; errors as `in_sql`."""
-        self._spark.sql(f"DELETE FROM {self.in_sql(name)} WHERE {predicate}")
+        """Delete the rows for which a predicate is true; errors as `in_sql`.
+
+        Raises:
+            InvalidRequestError: Spark does not understand the predicate (definite).
+        """
+        table = self.in_sql(name)
+        try:
+            self._spark.sql(f"DELETE FROM {table} WHERE {predicate}")
+        except AnalysisException as error:  # of the parser, too
+            raise InvalidRequestError(
+                f"Spark does not understand the predicate: {first_lines(error, 1)}",
+                hint="Give a condition of Spark SQL over the table's columns.",
+                field="predicate",
+                value=predicate[:140],
+            ) from error
 
     def merge(
         self, name: str, source: DataFrame, condition: str | Column, target: str, source_name: str
