@@ -716,13 +716,17 @@ def java_cause(error: BaseException) -> str:
 
     Spark wraps what data sources raise in an error that does not say why.
     """
-    # Where PySpark keeps the trace: with a JVM, with Spark Connect; Py4J has it in the text.
-    traces = (getattr(error, name, None) for name in ("_stackTrace", "_stacktrace"))
-    trace = next((one for one in traces if isinstance(one, str)), str(error))
-    causes = _CAUSED_BY.findall(trace)
+    causes = _CAUSED_BY.findall(java_trace(error))
     if not causes or causes[-1].partition(": ")[2][:60] in str(error).partition("\n\tat ")[0]:
         return ""
     return str(causes[-1])[:600]
+
+
+def java_trace(error: BaseException) -> str:
+    """Return the trace of an error of Java, or the error's text if there is none."""
+    # Where PySpark keeps it: with a JVM, with Spark Connect; Py4J has it in the text.
+    traces = (getattr(error, name, None) for name in ("_stackTrace", "_stacktrace"))
+    return next((one for one in traces if isinstance(one, str)), str(error))
 
 
 #: Hint for a node whose history differs from that of the log (P28).

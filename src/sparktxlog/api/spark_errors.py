@@ -7,7 +7,17 @@ import re
 from contextlib import suppress
 
 from sparktxlog.codec.problems import ERROR_CLASSES
-from sparktxlog.errors import InvalidRequestError, RowTableError, java_cause
+from sparktxlog.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+    RowTableError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+    UnreachableError,
+    java_cause,
+    java_trace,
+)
 from sparktxlog.model.tables.commit_table import REPLACE_HINT, REPLACES_NOTHING
 from sparktxlog.model.tables.table import ONLY_READ
 
@@ -18,6 +28,23 @@ FOREACH_BATCH = (
 )
 
 _CODES = "|".join(re.escape(code) for code in ERROR_CLASSES)
+#: How the answer begins by which a catalog refuses, in the text of a client in Java.
+_ANSWER = '{"error":{'
+#: What that client says of an answer: its status, 0 = it got none.
+_STATUS = re.compile(
+    r"(Failed to (?:load|create staging) table|Credential fetch failed|Failed to [a-z]+)\b"
+    r".*?\(HTTP (\d+)\)|failed with: (\d+) - "
+)
+#: The ways out.
+_REACH = "See whether it runs, and whether spark.sql.catalog.NAME.uri is its URL."
+_SHOW = "Set spark.sql.catalog.NAME.token to a token that the node takes."
+#: What it was about where a request without an answer can have changed nothing.
+_READS = ("Failed to load table", "Failed to create staging table", "Credential fetch failed")
+#: The client of schemas and lists: no connection, or one that broke.
+_NO_CONNECTION = re.compile(
+    r"ApiException: java\.net\.(?:http\.Http)?(?:Connect\w*|UnknownHost|NoRouteToHost)Exception"
+)
+_BROKEN = re.compile(r"unitycatalog\.client\.ApiException: java\.[\w.]+Exception")
 _RAISED = re.compile(rf"sparktxlog\.errors\.\w+: \[({_CODES})\] (.*)(?:\nfields: ({{.*}}))?")
 
 #: The way out for writes that go past the log.
@@ -80,10 +107,45 @@ def errors_from_spark(error: BaseException) -> BaseException:
         for words, message, hint in _SPARK_REFUSES:
             if re.search(words, text, re.DOTALL):
                 return InvalidRequestError(message, hint=hint)
-        return error
+        return _of_catalog(f"{error}\n{java_trace(error)}") or error
     code, text, fields = found[-1]
     message, _, hint = text.partition("  ")
     typed = ERROR_CLASSES[code](message, hint=hint)
     with suppress(ValueError):  # a message of several lines may look like fields
         typed.fields |= json.loads(fields or "{}")
     return typed
+
+
+def _of_catalog(text: str) -> TxLogError | None:
+    """Return the error of a catalog's node, which a client in Java has in its text; None = none."""
+    begin = text.find(_ANSWER)
+    if begin >= 0 and (answered := _of_answer(text[begin:])) is not None:
+        return answered
+    found = _STATUS.search(text)
+    if found is not None:
+        status, said = int(found[2] or found[3]), found[0][:200]
+        if status in (401, 403):
+            kind = UnauthorizedError if status == 401 else ForbiddenError
+            return kind(f"the catalog's node refuses: {said}", hint=_SHOW)
+        if status == 0:
+            lost = UnreachableError if found[1] in _READS else TransportError
+            return lost(f"the catalog's node does not answer: {said}", hint=_REACH)
+        return None
+    if _NO_CONNECTION.search(text):
+        return UnreachableError("the catalog's node does not answer", hint=_REACH)
+    if _BROKEN.search(text):
+        return TransportError("the connection to the catalog's node broke", hint=_REACH)
+    return None
+
+
+def _of_answer(text: str) -> TxLogError | None:
+    try:
+        answer, _ = json.JSONDecoder().raw_decode(text)
+        (detail,) = answer["details"]
+        kind = ERROR_CLASSES[detail["reason"]]
+        message, _, hint = str(answer["message"]).partition("  ")
+        found = kind(message, hint=hint)
+        found.fields |= detail["metadata"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found

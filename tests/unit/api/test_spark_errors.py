@@ -8,9 +8,21 @@ from pyspark.errors.exceptions.connect import AnalysisException as RemoteAnalysi
 
 import sparktxlog
 from sparktxlog.api.writing.operations import Draft
-from sparktxlog.errors import InvalidRequestError, RowTableError, first_lines, java_cause
+from sparktxlog.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+    RowTableError,
+    TransportError,
+    TxLogError,
+    UnauthorizedError,
+    UnknownTableError,
+    UnreachableError,
+    first_lines,
+    java_cause,
+)
 from sparktxlog.model.tables.commit_table import REPLACES_NOTHING
 from sparktxlog.model.tables.table import ONLY_READ
+from sparktxlog.service.handlers.catalog_errors import catalog_failure
 
 _TEXT = "[DATA_SOURCE_EXTERNAL_ERROR] Encountered error when saving to external data source."
 _TRACE = (
@@ -69,6 +81,66 @@ def test_a_write_of_a_row_table_is_a_typed_error(error: Exception) -> None:
     typed = sparktxlog.errors_from_spark(error)
     assert isinstance(typed, RowTableError)
     assert typed.definite and "log.append" in typed.hint and "sparktxlog maintain" in typed.hint
+
+
+_CALLED = "An error occurred while calling o62.sql.\n: "
+_LISTED = f"{_CALLED}java.lang.IllegalStateException: io.unitycatalog.client.ApiException: "
+_LOADED = f"{_CALLED}java.io.IOException: Failed to load table tx.default.orders (HTTP "
+
+
+@pytest.mark.parametrize(
+    "before", [f"{_LISTED}listSchemas call failed with: 401 - ", f"{_LOADED}401): "]
+)
+@pytest.mark.parametrize(
+    "refused",
+    [
+        UnauthorizedError("the client token is wrong", hint="Send another."),
+        ForbiddenError("it needs the token of an operator"),
+        UnknownTableError("there is no table 'x'", hint="Create it.", table="x"),
+    ],
+)
+def test_an_answer_of_the_catalog_is_the_error_that_clients_get(
+    before: str, refused: TxLogError
+) -> None:
+    answer = bytes(catalog_failure(refused).body).decode()
+    typed = sparktxlog.errors_from_spark(RuntimeError(f"{before}{answer}\n\tat io.X(X.java:1)"))
+    assert type(typed) is type(refused)
+    assert isinstance(typed, TxLogError)
+    assert (typed.message, typed.hint, typed.fields, typed.definite) == (
+        *(refused.message, refused.hint, refused.fields),
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "definite"),
+    [
+        (f"{_LISTED}java.net.ConnectException\n\tat io.X(X.java:1)", UnreachableError, True),
+        (f"{_LISTED}java.net.http.HttpConnectTimeoutException: x", UnreachableError, True),
+        (f"{_LISTED}java.io.IOException: HTTP/1.1 header parser", TransportError, False),
+        (f"{_LOADED}0): null\n\tat io.X(X.java:1)", UnreachableError, True),
+        # The request may have arrived; commits may be read after the commit.
+        (f"{_CALLED}x: Failed to update table a.b.c (HTTP 0): null", TransportError, False),
+        (f"{_CALLED}x: Failed to load commits for table t (HTTP 0): null", TransportError, False),
+        # A proxy's answer.
+        (f"{_LOADED}403): <html>no</html>", ForbiddenError, True),
+        (f"{_LISTED}listSchemas call failed with: 401 - <html>", UnauthorizedError, True),
+    ],
+)
+def test_a_catalog_that_does_not_answer_is_a_typed_error(
+    text: str, kind: type[TxLogError], definite: bool
+) -> None:
+    typed = sparktxlog.errors_from_spark(RuntimeError(text))
+    assert type(typed) is kind
+    assert isinstance(typed, TxLogError)
+    assert typed.definite is definite and "spark.sql.catalog.NAME." in typed.hint
+
+
+def test_other_answers_are_no_refusals_of_a_catalog() -> None:
+    for text in (f"{_LOADED}500): <html>", f'{_LOADED}401): {{"error":{{', "(HTTP 0)"):
+        error = RuntimeError(text)
+        found = sparktxlog.errors_from_spark(error)
+        assert found is error or isinstance(found, UnauthorizedError), text
 
 
 def test_what_cannot_be_removed_does_not_hide_why_a_block_raised() -> None:
