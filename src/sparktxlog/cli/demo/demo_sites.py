@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
@@ -56,18 +55,15 @@ def free_port(count: int, wanted: int | None = None) -> int:
     return first
 
 
-def serve_until_alone(arguments: Sequence[str]) -> None:
-    """Run a node as `sparktxlog` with these arguments does, until standard input is closed."""
+def end_with_demo() -> None:
+    """Have this process, a node of a demo, stop as after SIGTERM once its input is closed."""
 
     def wait() -> None:
         while os.read(0, 1):
             pass
-        os.kill(os.getpid(), signal.SIGTERM)  # it stops as it does when somebody asks it to
+        os.kill(os.getpid(), signal.SIGTERM)
 
     Thread(target=wait, name="end-of-demo", daemon=True).start()
-    from sparktxlog.cli import main
-
-    main(*arguments)
 
 
 class DemoSite:
@@ -99,8 +95,10 @@ class DemoSite:
         # Settings and notes of this user are of other nodes.
         kept = {name: v for name, v in os.environ.items() if not name.startswith(ENV_PREFIX)}
         kept["XDG_CONFIG_HOME"] = str(self._root / "notes")
-        arguments = ["serve", "--config", str(self.config)]
-        program = f"from {__name__} import serve_until_alone; serve_until_alone({arguments!r})"
+        program = (
+            f"from {__name__} import end_with_demo; end_with_demo(); "
+            f"from sparktxlog.cli import main; main('serve', '--config', {str(self.config)!r})"
+        )
         with storing(self._log), self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
