@@ -136,8 +136,9 @@ def _replica_conflict(arguments: argparse.Namespace) -> str:
 
 
 def _verify_conflict(arguments: argparse.Namespace) -> str:
-    if arguments.replica is not None and arguments.compare and not arguments.recount:
-        return "--replica is of a recount: with --compare it needs --recount"
+    named = "--replica" if arguments.replica is not None else "--table" if arguments.table else ""
+    if named and arguments.compare and not arguments.recount:
+        return f"{named} is of a recount: with --compare it needs --recount"
     if said := _replica_conflict(arguments):
         return said
     if arguments.compare or not (arguments.recount or arguments.since or arguments.peer_url):

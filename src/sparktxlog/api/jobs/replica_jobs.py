@@ -5,6 +5,7 @@ Each takes a `JobContext` and returns exit code and result: the fields of an `Ap
 
 from __future__ import annotations
 
+import argparse
 import logging
 import signal
 import threading
@@ -91,6 +92,7 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
     with closing(context.open_source()) as source:
         lake = context.lake_of(source.info())
         rows, commits = source.rows_and_commits([arguments.table], lake)
+    _refuse_alien_options(arguments, is_commit_table=bool(commits))
     if commits:
         return _repair_commit_table(context, commits)
     (arguments.table,) = rows
@@ -109,6 +111,27 @@ def repair(context: job.JobContext) -> tuple[int, dict[str, Any]]:
         say("Copy it with `sparktxlog catch-up`, or repair it from this site's files with --local")
     wrong = outcome.found.way is not RepairWay.NOTHING
     return job.DIVERGED if wrong else job.OK, result
+
+
+def _refuse_alien_options(arguments: argparse.Namespace, *, is_commit_table: bool) -> None:
+    """Refuse an option of `repair` that means nothing for a table of this kind.
+
+    Raises:
+        InvalidRequestError: It would be passed over (definite).
+    """
+    if is_commit_table and arguments.local:
+        raise InvalidRequestError(
+            f"--local is of row tables, and {arguments.table!r} is a commit table",
+            hint="Leave it out: the files of a commit table come from other sites only.",
+            field="local",
+        )
+    if arguments.right and not is_commit_table:
+        raise InvalidRequestError(
+            f"--right is of commit tables, and {arguments.table!r} is a row table",
+            hint=f"Run `sparktxlog catch-up --force copy --donor {arguments.right}` at the site "
+            "that is wrong.",
+            field="right",
+        )
 
 
 def _repair_commit_table(context: job.JobContext, names: list[str]) -> tuple[int, dict[str, Any]]:
