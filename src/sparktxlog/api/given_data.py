@@ -105,6 +105,12 @@ def _column(part: str, ddl: str) -> Column:
 
 
 def _typed(name: str, text: str) -> Column:
+    if not (isinstance(name, str) and isinstance(text, str)):
+        raise InvalidRequestError(
+            f"column {name!r} is given as {text!r}"[:200],
+            hint="Give name and DDL type as texts: {'id': 'bigint not null'}.",
+            field="columns",
+        )
     said, comment = _COMMENT.fullmatch(text), ""
     if said is not None:
         text, comment = said[1], re.sub(r"\\(.)", r"\1", said[2] or said[3] or "")
@@ -156,6 +162,35 @@ def _is_spark(given: object) -> bool:
     return type(given).__module__.partition(".")[0] == "pyspark"
 
 
+def check_is_frame(source: object) -> None:
+    """Refuse what is no DataFrame of Spark, and a stream of rows.
+
+    Raises:
+        InvalidRequestError: (definite).
+    """
+    if not (_is_spark(source) and hasattr(source, "isStreaming")):
+        raise InvalidRequestError(
+            f"the source is given as {type(source).__name__}",
+            hint="Give a DataFrame of Spark, such as spark.createDataFrame(rows).",
+            field="source",
+        )
+    check_is_no_stream(source)
+
+
+def check_is_no_stream(rows: object) -> None:
+    """Refuse a streaming DataFrame: it has no end.
+
+    Raises:
+        InvalidRequestError: (definite).
+    """
+    if _is_spark(rows) and getattr(rows, "isStreaming", False):
+        raise InvalidRequestError(
+            "the rows are a streaming DataFrame, which has no end",
+            hint="Use sparktxlog.write_stream(log, frame, table, mode); see docs/streams.md.",
+            field="rows",
+        )
+
+
 def is_row_list(rows: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     """Return whether rows are given as a list of mappings."""
     return isinstance(rows, Sequence) and not isinstance(rows, (str, bytes))
@@ -173,13 +208,15 @@ def kept_rows(rows: Any) -> Any:
 def arrow_table(rows: Any) -> pa.Table:
     """Return any object with Arrow data as a table; the index of pandas is left out.
 
+    Rows of pandas may be changed after the call: the table stays as it is.
+
     Raises:
         InvalidRequestError: It has none, or it cannot be read (definite).
         MissingDependencyError: pyarrow or NumPy is not installed (definite).
     """
     given = f"{type(rows).__module__.partition('.')[0]}.{type(rows).__name__}"
-    is_pandas = given.startswith("pandas.")
-    if not is_pandas and not hasattr(rows, "__arrow_c_stream__"):
+    is_pandas = given.startswith("pandas.") and hasattr(rows, "columns")
+    if not is_pandas and (given == "pandas.Series" or not hasattr(rows, "__arrow_c_stream__")):
         raise InvalidRequestError(
             f"rows are given as {type(rows).__name__}",
             hint="Give a DataFrame of Spark, pandas or polars, an Arrow table, or a list of dicts.",
@@ -192,7 +229,13 @@ def arrow_table(rows: Any) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
             return pa.Table.from_batches([rows])
         if is_pandas:
-            return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
+            # Arrow takes the numbers where they lie, and `df["n"] += 1` would change them later.
+            found = pa.Table.from_pandas(rows.copy(), preserve_index=False)
+            return found.replace_schema_metadata()
         return pa.RecordBatchReader.from_stream(rows).read_all()
     except (pa.ArrowException, ValueError, TypeError) as error:  # pandas: a column named twice
-        raise InvalidRequestError(f"the rows cannot be read as Arrow: {error}") from error
+        raise InvalidRequestError(
+            f"the rows cannot be read as Arrow: {error}",
+            hint="Give an Arrow table, whose columns say their types, or a list of dicts.",
+            field="rows",
+        ) from error

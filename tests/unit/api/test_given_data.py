@@ -9,7 +9,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from sparktxlog.api.given_data import arrow_table, columns_given, is_row_list, kept_rows
+from sparktxlog.api.given_data import (
+    arrow_table,
+    check_is_frame,
+    columns_given,
+    is_row_list,
+    kept_rows,
+)
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
 from sparktxlog.model.tables.table import Column
 
@@ -128,3 +134,36 @@ def test_a_stream_is_read_once_and_kept() -> None:
     assert arrow_table(kept).equals(wanted) and arrow_table(kept).equals(wanted)
     rows = [{"id": 1}]
     assert kept_rows(rows) is rows and kept_rows(wanted) is wanted
+
+
+def test_rows_of_pandas_that_change_after_the_call_stay_as_they_were() -> None:
+    """A transaction keeps them until its end, a commit in the background until it is sent."""
+    frame = pd.DataFrame({"n": [1, 2], "x": [0.5, 1.5], "s": ["a", "b"]})
+    kept = arrow_table(frame)
+    before = kept.to_pylist()
+    frame["n"] += 10
+    frame.loc[0, "x"] = 9.0
+    frame.loc[1, "s"] = "z"
+    assert kept.to_pylist() == before
+    assert arrow_table(frame)["n"].to_pylist() == [11, 12]
+
+
+@pytest.mark.parametrize("given", [pd.Series([1]), pa.array([1]), pd.Index([1])])
+def test_a_column_alone_is_no_set_of_rows(given: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        arrow_table(given)
+    assert caught.value.definite
+
+
+@pytest.mark.parametrize("given", [[{"id": 1}], pd.DataFrame({"id": [1]}), None])
+def test_the_source_of_a_merge_is_a_frame_of_spark(given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="source") as caught:
+        check_is_frame(given)
+    assert "createDataFrame" in caught.value.hint
+
+
+@pytest.mark.parametrize("columns", [{"id": 1}, {1: "int"}, {"id": None}])
+def test_names_and_types_of_columns_are_texts(columns: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="is given as") as caught:
+        columns_given(columns)
+    assert caught.value.fields["field"] == "columns"

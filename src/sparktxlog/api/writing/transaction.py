@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from sparktxlog.api.given_data import Columns, Rows, columns_given, kept_rows
+from sparktxlog.api.given_data import (
+    Columns,
+    Rows,
+    check_is_frame,
+    check_is_no_stream,
+    columns_given,
+    kept_rows,
+)
 from sparktxlog.api.long_steps import long_step
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.api.site_session import SiteSession
@@ -384,8 +391,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
             source_name: Name of the source in expressions.
 
         Raises:
-            InvalidRequestError: The table has no keys, both names are the same, or the level is
-                below `ordered` (definite).
+            InvalidRequestError: The table has no keys, the source is no DataFrame of Spark or a
+                stream, both names are the same, or the level is below `ordered` (definite).
             LocalProtocolError: The transaction wrote to the table before, which a merge would not
                 see, or is submitted (definite).
             UnknownTableError, NotAppliedError: As `read`.
@@ -400,6 +407,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
                 field="source_name",
                 value=source_name,
             )
+        check_is_frame(source)
         if self._is_commit_table(table):
             self._takes_more_commits()
             return self._drafts.merge(table, source, condition, target_name, source_name)
@@ -583,7 +591,9 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
             SchemaMismatchError, InvalidRowsError, PayloadStoreError: See `FrameStager.stage`.
             StaleSchemaError: The rows do not fit, because the table changed after the position at
                 which this transaction read it (definite).
+            InvalidRequestError: The rows are a stream, or none of the accepted kinds (definite).
         """
+        check_is_no_stream(rows)
         if self._is_commit_table(table):
             if self._takes_more_commits():
                 frame = frame_of(

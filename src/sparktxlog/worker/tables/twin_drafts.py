@@ -7,7 +7,8 @@ transaction: the next attempt makes another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.rows import nearest
 from sparktxlog.codec.submits.transactions import StagedCommitRequest
 from sparktxlog.errors import (
     InvalidRequestError,
@@ -44,8 +46,12 @@ if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Codes of Delta for rows that break NOT NULL or CHECK.
-_CONSTRAINTS = ("DELTA_NOT_NULL_CONSTRAINT_VIOLATED", "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES")
+#: How Delta says that a row breaks NOT NULL, CHECK or a length.
+_CONSTRAINT = re.compile(
+    r"\[(?:DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
+    r"|DELTA_EXCEED_CHAR_VARCHAR_LIMIT)\] (.{1,300})"
+)
+_APPEND_ONLY = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 _MODES = {OperationKind.APPEND: "append", OperationKind.OVERWRITE: "overwrite"}
 
 
@@ -59,27 +65,46 @@ class _Draft:
 
 
 @contextmanager
-def _refusals(table: str) -> Iterator[None]:
+def _refusals(
+    table: str, given: Sequence[str], columns: Callable[[], Sequence[str]]
+) -> Iterator[None]:
     """Raise the typed error for rows that Delta refuses; others stay as they are."""
     try:
         yield
     except AnalysisException as error:
+        known = columns()
+        lower = {name.lower() for name in known}
+        extra = next((name for name in given if name.lower() not in lower), None)
+        said = first_lines(error, 1) if extra is None else f"it has no column {extra!r}"
         raise SchemaMismatchError(
-            f"commit table {table!r} does not take the rows: {first_lines(error, 1)}",
-            hint="Cast them to the types of the table's columns; nothing is guessed.",
+            f"commit table {table!r} does not take the rows: {said}",
+            hint="Give the table's columns in their types; nothing is guessed."
+            if extra is None
+            else nearest(extra, known),
             table=table,
+            **({} if extra is None else {"column": extra}),
         ) from error
     except (PySparkException, Py4JError) as error:
         text = f"{error}\n{java_cause(error)}"
-        found = next((code for code in _CONSTRAINTS if code in text), None)
+        if _APPEND_ONLY in text:
+            raise _append_only(table) from error
+        found = _CONSTRAINT.search(text)
         if found is None:
             raise
-        line = next(line for line in text.splitlines() if found in line)
         raise InvalidRowsError(
-            f"commit table {table!r} does not take the rows: {line[line.index(found) :][:300]}",
+            f"commit table {table!r} does not take the rows: {found[1]}",
             hint="Mend or leave out the rows that break the constraint.",
             table=table,
         ) from error
+
+
+def _append_only(table: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"commit table {table!r} is append-only",
+        hint="Append to it, or let it be changed: ALTER TABLE … SET TBLPROPERTIES "
+        "('delta.appendOnly' = 'false').",
+        table=table,
+    )
 
 
 class TwinDrafts:
@@ -122,7 +147,8 @@ class TwinDrafts:
             rows: None = there are none.
 
         Raises:
-            InvalidRequestError: An operation that needs keys (definite).
+            InvalidRequestError: An operation that needs keys, or one that removes rows of an
+                append-only table (definite).
             SchemaMismatchError: Delta does not take the columns or their types (definite).
             InvalidRowsError: A row breaks a constraint of the table (definite).
             UnknownTableError, RowTableError, StorageError: As `in_sql`.
@@ -137,7 +163,7 @@ class TwinDrafts:
             )
         path = self._draft(name).twin.path
         if rows is not None:
-            with _refusals(name):
+            with _refusals(name, rows.columns, lambda: self.frame(name).columns):
                 rows.write.format("delta").mode(mode).save(path)
         elif kind is OperationKind.OVERWRITE:
             self.delete(name, "true")
@@ -146,7 +172,8 @@ class TwinDrafts:
         """Delete the rows for which a predicate is true; errors as `in_sql`.
 
         Raises:
-            InvalidRequestError: Spark does not understand the predicate (definite).
+            InvalidRequestError: Spark does not understand the predicate, or the table is
+                append-only (definite).
         """
         table = self.in_sql(name)
         try:
@@ -158,6 +185,8 @@ class TwinDrafts:
                 field="predicate",
                 value=predicate[:140],
             ) from error
+        except PySparkException as error:
+            raise (_append_only(name) if _APPEND_ONLY in str(error) else error) from error
 
     def merge(
         self, name: str, source: DataFrame, condition: str | Column, target: str, source_name: str
