@@ -271,6 +271,9 @@ def test_rows_without_a_frame_are_stored_as_spark_stores_them(tx: SparkSession, 
         with pytest.raises(refused) as caught:
             log.append("shop.facts", rows_)
         assert caught.value.definite and caught.value.hint, rows_
+    with pytest.raises(SchemaMismatchError, match="no column 'prize'") as caught:
+        log.append("shop.facts", [{"id": 1, "prize": 2}])
+    assert caught.value.hint == "Did you mean 'price'?"
     with pytest.raises(InvalidRequestError, match="predicate"):
         log.delete_where("shop.facts", "nowhere = 1")
     log.append("shop.facts", [])
@@ -278,3 +281,24 @@ def test_rows_without_a_frame_are_stored_as_spark_stores_them(tx: SparkSession, 
     assert len(rows(tx, "shop.facts")) == 9
     log.overwrite("shop.facts", [])
     assert rows(tx, "shop.facts") == []
+
+    endless = tx.readStream.format("rate").load()
+    for table in ("shop.facts", "audit"):
+        with pytest.raises(InvalidRequestError, match="write_stream"):
+            log.append(table, endless)
+
+    tx.sql(
+        "CREATE TABLE tx.shop.events (name VARCHAR(3)) USING delta "
+        "TBLPROPERTIES ('delta.appendOnly' = 'true')"
+    )
+    with pytest.raises(InvalidRowsError, match="length limitation"):
+        log.append("shop.events", [{"name": "long"}])
+    log.append("shop.events", [{"name": "one"}])
+    for change in (
+        lambda: log.overwrite("shop.events", [{"name": "two"}]),
+        lambda: log.overwrite("shop.events", []),
+        lambda: log.delete_where("shop.events", "true"),
+    ):
+        with pytest.raises(InvalidRequestError, match="append-only"):
+            change()
+    assert rows(tx, "shop.events") == [("one",)]

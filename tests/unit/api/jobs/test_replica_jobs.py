@@ -64,7 +64,7 @@ def test_an_option_of_repair_that_means_nothing_is_refused(
 def test_a_comparison_alone_takes_no_table_and_no_replica() -> None:
     conflict = JOBS["verify"].conflict
     assert conflict is not None
-    given = {"lake": None, "replica": None, "table": [], "since": 0, "peer_url": []}
+    given: dict[str, Any] = {"lake": None, "replica": None, "table": [], "since": 0, "peer_url": []}
     for name, value in (("table", ["t"]), ("replica", "reports")):
         for recount in (True, False):
             asked = Namespace(**{**given, name: value, "compare": True, "recount": recount})
