@@ -168,7 +168,7 @@ def check_is_frame(source: object) -> None:
     Raises:
         InvalidRequestError: (definite).
     """
-    if not (_is_spark(source) and hasattr(source, "isStreaming")):
+    if not (_is_spark(source) and hasattr(type(source), "isStreaming")):
         raise InvalidRequestError(
             f"the source is given as {type(source).__name__}",
             hint="Give a DataFrame of Spark, such as spark.createDataFrame(rows).",
