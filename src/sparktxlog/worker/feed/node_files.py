@@ -18,6 +18,7 @@ from sparktxlog.errors import (
     PayloadStoreError,
     TransportError,
 )
+from sparktxlog.files.foreign_files import digest_of
 from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
 from sparktxlog.model.transactions.operation import StagedFile
@@ -44,7 +45,8 @@ class NodeFiles:
     def put(self, file: StagedFile, into: PartOfStore, key: str) -> Created:
         """Put a file under a key that nobody else gives.
 
-        One that is there with this size does not travel again: its name has its digest.
+        One that is there with the digest does not travel again.  One that has the size and other
+        bytes is OTHER, and nothing is asked of the node.
 
         Raises:
             ApplyError: The site does not have it as its manifest says (definite).
@@ -54,7 +56,9 @@ class NodeFiles:
         """
         there = into.find(key)
         if there is not None and there.size_bytes == file.size_bytes:
-            return Created.EQUAL
+            with into.reader(key) as content:
+                is_whole = digest_of(content, into.url_of(key)) == file.digest
+            return Created.EQUAL if is_whole else Created.OTHER
         with tempfile.TemporaryDirectory(prefix="sparktxlog-feed-") as directory:
             copy = Path(directory) / "file"
             self._fetch(file, copy)

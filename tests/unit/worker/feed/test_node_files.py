@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,7 +17,9 @@ from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.files.stores.store import Created
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.worker.feed import node_files
+from sparktxlog.worker.feed.feed_store import content_name
 from sparktxlog.worker.feed.node_files import NodeFiles
+from sparktxlog.worker.feed.shipped_files import WantedFile, ship_files
 
 CONTENT = bytes(range(250)) * 4
 FILE = StagedFile(
@@ -66,6 +69,18 @@ def test_a_transfer_goes_on_where_it_broke(into: PartOfStore) -> None:
     assert [offset for _, offset in node.asked] == [0, 300, 300, 500, 500, 500, 600]
     assert {where for where, _ in node.asked} == {"payloads"}
     assert _put(node, into) is Created.EQUAL and len(node.asked) == 7
+
+
+def test_what_the_feed_has_with_other_bytes_is_put_again(into: PartOfStore) -> None:
+    """It has the size of the file, so only its bytes say that it is damaged."""
+    node, kept = Node(), content_name(FILE)
+    into.create(kept, CONTENT[:-1] + b"?")
+    source: Any = node
+    assert NodeFiles(source, "payloads").put(FILE, into, kept) is Created.OTHER
+    assert node.asked == [], "the node is asked once, when it is put again"
+    writer: Any = Mock(contents=into)
+    ship_files(writer, [WantedFile(FILE, ((NodeFiles(source, "payloads"), FILE.path),))])
+    assert into.read(kept) == CONTENT and len(node.asked) == 1
 
 
 def test_a_node_that_is_away_ends_it(into: PartOfStore) -> None:
