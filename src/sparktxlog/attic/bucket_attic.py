@@ -224,17 +224,22 @@ class BucketAttic:
     def _compared(self, entry: Entry) -> tuple[bool, bool]:
         """Return whether a table is in the place of an entry's, and whether it is that one still.
 
-        It is if it is what the entry has, or is getting; not if it was made after it.
+        It is if it is what the entry has, or is getting; not if it was made after the entry was
+        whole, as the store's own times say: its first commits may look like those of the entry.
         """
         below = f"{self._tables.url}/"
         place = entry.source.removeprefix(below) if entry.source.startswith(below) else entry.table
         if not place:
             return False, False
         kept = {one.key: one.size_bytes for one in self._part(entry).list(CONTENT)}
-        found = PartOfStore(self._tables, place).list()
+        found = [*PartOfStore(self._tables, place).list()]
         there = {f"{CONTENT}/{one.key}": one.size_bytes for one in found}
-        is_same = there.items() <= kept.items() if entry.at else kept.items() <= there.items()
-        return bool(there), is_same and bool(there or not entry.at)
+        if not entry.at:
+            return bool(there), kept.items() <= there.items()
+        is_same = bool(there) and there.items() <= kept.items()
+        if is_same and (whole := self._part(entry).find(MANIFEST)) is not None:
+            is_same = all(one.changed_s <= whole.changed_s for one in found)
+        return bool(there), is_same
 
     def _filled(self, entry: Entry, source: PartOfStore) -> Entry:
         """Copy a table to an entry; what is there already is not copied again."""

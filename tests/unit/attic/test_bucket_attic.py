@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from sparktxlog.attic.attic import Entry, Kind
 from sparktxlog.attic.bucket_attic import BucketAttic
-from sparktxlog.errors import StoreUnavailableError
+from sparktxlog.errors import InvalidRequestError, StoreUnavailableError
 from sparktxlog.files.stores.disk import DiskStore
 from sparktxlog.files.stores.store import Created, Found, Store
 
@@ -165,3 +166,30 @@ def test_what_took_the_place_of_an_object_is_not_removed_without_a_copy(
     monkeypatch.setattr(DiskStore, "copy", copied)
     BucketAttic(store, "attic").take(key, "a.parquet", kind=Kind.FILES, why=WHY, table="t")
     assert store.read(key) == b"the right one"
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_a_table_that_was_made_after_a_broken_move_bars_no_entry(
+    store: Listed, tmp_path: Path, later: bool
+) -> None:
+    """A kill left the mark of a move whose table was gone, and the next table looks like it."""
+    attic = BucketAttic(store, "attic")
+    entry = attic.put("t", kind=Kind.DROPPED, table="t", mark="7", why=WHY)
+    store.create(f"attic/{entry.id}/moving", b"")
+    whole = store.find(f"attic/{entry.id}/manifest.json")
+    assert whole is not None
+    # The first commits of two tables have one path, and often one size.
+    store.create("t/_delta_log/0.json", b"_DELTA_LOG/0.JSON")
+    made = whole.changed_s + (2.0 if later else -2.0)
+    os.utime(store.url_of("t/_delta_log/0.json"), (made, made))
+    (found,) = attic.entries()
+    assert bool(found.at) is later
+    if later:
+        attic.restore(found, tmp_path / "back")
+        assert attic.empty(entry.at + 1).removed == [found]
+        assert [one.key for one in store.list()] == ["t/_delta_log/0.json"]
+        return
+    with pytest.raises(InvalidRequestError, match="was killed while it did"):
+        attic.restore(found, tmp_path / "back")
+    assert attic.put("t", kind=Kind.DROPPED, table="t", mark="7", why=WHY).id == entry.id
+    assert not [*store.list("t")] and attic.entries()[0].at
