@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sparktxlog.delta.file_paths import files_of
+from sparktxlog.delta.file_paths import files_of, path_of_file
 from sparktxlog.delta.log_files import TablePlace, store_of
 from sparktxlog.errors import CorruptLogError, ObjectMissingError
 from sparktxlog.files.stores.store import Created
@@ -82,6 +82,31 @@ def read_actions(table: TablePlace, version: int) -> list[dict[str, Any]] | None
     except ValueError:
         return None
     return actions if actions and all(map(_is_action, actions)) else None
+
+
+def files_of_commit(table: TablePlace, version: int) -> set[str]:
+    """Return the files that a commit adds or removes, of change data too; paths below the table.
+
+    Raises:
+        CorruptLogError: It is missing or cannot be read, so that nobody knows.
+        StorageError: As `commit_bytes`.
+    """
+    actions = read_actions(table, version)
+    if actions is None:
+        url = store_of(table).url_of(commit_file_name(version))
+        raise CorruptLogError(
+            f"{url} is damaged: nothing is removed",
+            hint="Repair the table: sparktxlog repair, with its name.",
+            path=url,
+        )
+    found = set[str]()
+    for action in actions:
+        for kind in ("add", "remove"):
+            if kind in action:
+                found.update(files_of(action[kind]))
+        if "cdc" in action:
+            found.add(path_of_file(action["cdc"]["path"]))
+    return found
 
 
 def _is_action(line: object) -> bool:

@@ -193,13 +193,15 @@ def link_or_copy(source: Path, target: Path) -> None:
     fresh = target.with_name(f".{target.name}.new")
     fresh.unlink(missing_ok=True)
     try:
-        os.link(source, fresh)
-    except OSError:
-        # Another file system, one without hard links, or too many links.
-        copy_durably(source, fresh)
-    fresh.replace(target)
-    # If both names are the same file, `rename` keeps both.
-    fresh.unlink(missing_ok=True)
+        try:
+            os.link(source, fresh)
+        except OSError:
+            # Another file system, one without hard links, or too many links.
+            copy_durably(source, fresh)
+        fresh.replace(target)
+    finally:
+        # A part of it, on a full disk; or both names are the same file: `rename` keeps both then.
+        fresh.unlink(missing_ok=True)
 
 
 def copy_durably(source: Path, target: Path) -> None:

@@ -128,6 +128,24 @@ def test_a_file_that_cannot_be_linked_is_copied_if_that_will_do(
     assert os.listdir(target.parent) == ["target"]
 
 
+def test_a_copy_that_a_full_disk_ends_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "below" / "target"
+    source.write_bytes(b"bytes")
+
+    def full(content: Any, copy: Any) -> None:
+        copy.write(b"by")
+        copy.flush()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", _no_links)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(OSError, match="No space left"):
+        link_new(source, target)
+    assert os.listdir(target.parent) == []
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_a_tree_gets_second_names_or_is_copied_durably(
     tmp_path: Path, steps: list[tuple[str, str]], links: bool

@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -161,10 +162,11 @@ class FileStage:
             ) from error
 
     def _close(self, values: Values) -> None:
-        file = self._open.pop(values)
+        file = self._open[values]
         _write_group(file)
         file.writer.close()
         self._closed.append(describe_file(self._root, self._folder, file.path))
+        del self._open[values]
 
     def take_closed(self) -> tuple[StagedFile, ...]:
         """Return the files that were closed since the last call; the caller may remove them."""
@@ -181,7 +183,8 @@ class FileStage:
     def discard(self) -> None:
         """Remove what this task wrote, but for what `take_closed` returned."""
         for file in self._open.values():
-            file.writer.close()
+            with suppress(OSError, pa.ArrowException):  # its end is written, on a full disk perhaps
+                file.writer.close()
             file.path.unlink(missing_ok=True)
         for closed in self._closed:
             (self._root / closed.path).unlink(missing_ok=True)

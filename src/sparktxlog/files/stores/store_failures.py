@@ -100,6 +100,8 @@ def _known(sign: str, error: type[StorageError], says: str, hint: str) -> _Known
 #: Codes of an answer, and the text of Google, that has none.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
 _NO_BUCKET_OF_GOOGLE = "The specified bucket does not exist"
+#: Codes of a quota that is used up.
+_FULL = r"QuotaExceeded|StorageFull|InsufficientStorage"
 
 _KNOWN = (
     _known(
@@ -142,7 +144,7 @@ _KNOWN = (
         "role of its machine.",
     ),
     _known(
-        r"QuotaExceeded|StorageFull|InsufficientStorage|status code: 507",
+        rf"{_FULL}|status code: 507",
         DiskFullError,
         "has no room left",
         "Raise the bucket's quota, or remove what is not needed; then try again.",
@@ -236,6 +238,11 @@ def says_no_bucket(error: BaseException) -> bool:
     head = str(error).partition(_DEBUG)[0]
     code = _CODE.search(head)
     return (code is not None and code[1] in _NO_BUCKET) or _NO_BUCKET_OF_GOOGLE in head
+
+
+def says_full(text: str) -> bool:
+    """Return whether what another library says of a bucket names a quota that is used up."""
+    return re.search(_FULL, text) is not None
 
 
 def was_repeated(error: BaseException) -> bool:

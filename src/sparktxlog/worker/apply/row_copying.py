@@ -10,6 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,9 +182,13 @@ class _NewFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._statistics = RowStatistics(self.schema)
         repeated = repeating_columns(pa.Table.from_batches([first]))
-        self._writer = pq.ParquetWriter(
-            self._path, self.schema, store_schema=False, **exact_columns(self.schema, repeated)
-        )
+        try:
+            self._writer = pq.ParquetWriter(
+                self._path, self.schema, store_schema=False, **exact_columns(self.schema, repeated)
+            )
+        except BaseException:  # nobody else knows its name yet
+            self._path.unlink(missing_ok=True)
+            raise
         self._waiting: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -207,7 +212,8 @@ class _NewFile:
 
     def discard(self) -> None:
         """Remove the file."""
-        self._writer.close()
+        with suppress(OSError, pa.ArrowException):  # its end is written, on a full disk perhaps
+            self._writer.close()
         self._path.unlink(missing_ok=True)
 
     @property

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
@@ -32,8 +33,10 @@ from sparktxlog.errors import (
     DivergedError,
     LockedError,
     StorageError,
+    TxLogError,
     first_lines,
 )
+from sparktxlog.files.stores.store_failures import says_full
 from sparktxlog.model.signature import EMPTY_SIGNATURE, TableSignature
 from sparktxlog.model.tables.alteration import TableChange
 from sparktxlog.model.tables.table import TableDefinition
@@ -41,6 +44,7 @@ from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
 from sparktxlog.worker.apply.fold import rows_of, signatures_of
+from sparktxlog.worker.apply.leftovers import remove_unnamed
 from sparktxlog.worker.apply.merging import StageRows, remove_matching
 from sparktxlog.worker.apply.placing import Placer, is_checkpoint_due
 from sparktxlog.worker.apply.signatures import signature_of
@@ -114,6 +118,8 @@ class TableSteps:
         self._log_id = log_id
         self._tell = tell
         self._placer = Placer(lake, payloads)
+        #: Table → when its steps were begun that are not done, seconds since 1970 UTC.
+        self._begun_s: dict[str, float] = {}
         #: Table → what distinguishes the newest commit that was examined.
         self._examined: dict[str, Hashable] = {}
         #: Tables that were checked for torn commits; a living process leaves none.
@@ -198,32 +204,55 @@ class TableSteps:
             ApplyError: A step failed; those before it stand, and are not done again.
         """
         name = plan.table
-        with failures_named(name):
-            for stage, group in groupby(plan.steps(), key=lambda step: step.stage):
-                steps = [step for step in group if step.number > progress.done]
-                self._check_payloads(steps)
-                appended = _appended(stage, counted.get(f"{name}/{stage.index}"))
-                with StageRows(
-                    self._session, self._payloads.url, self._lake, progress.definition, stage
-                ) as rows:
-                    for step in steps:
-                        if step.number <= progress.done:
+        # Tasks that still run may leave more after a failure: the next one removes that, too.
+        since_s = self._begun_s.setdefault(name, time())
+        try:
+            with failures_named(name):
+                self._apply(batch, plan, progress, counted)
+        except DiskFullError:
+            self._make_room(name, progress.version, since_s)
+            raise
+        del self._begun_s[name]
+
+    def _apply(
+        self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
+    ) -> None:
+        name = plan.table
+        for stage, group in groupby(plan.steps(), key=lambda step: step.stage):
+            steps = [step for step in group if step.number > progress.done]
+            self._check_payloads(steps)
+            appended = _appended(stage, counted.get(f"{name}/{stage.index}"))
+            with StageRows(
+                self._session, self._payloads.url, self._lake, progress.definition, stage
+            ) as rows:
+                for step in steps:
+                    if step.number <= progress.done:
+                        continue
+                    self._tell(name, step)
+                    if step.kind is StepKind.MERGE:
+                        if not rows.has_merge():
                             continue
-                        self._tell(name, step)
-                        if step.kind is StepKind.MERGE:
-                            if not rows.has_merge():
-                                continue
-                            if stage.whole and not rows.untouched_files():
-                                # It takes all appended rows: it stands for the placing as well.
-                                step = replace(steps[-1], kind=StepKind.MERGE)
-                        places = step.number == steps[-1].number and bool(stage.whole)
-                        self.run_step(
-                            batch, step, progress, rows, appended if places else EMPTY_SIGNATURE
-                        )
-                if stage.change is not None:
-                    progress.definition = stage.change.applied_to(progress.definition)
-            # Others may have written between the examination and a step's commit.
-            self._examine(progress, batch)
+                        if stage.whole and not rows.untouched_files():
+                            # It takes all appended rows: it stands for the placing as well.
+                            step = replace(steps[-1], kind=StepKind.MERGE)
+                    places = step.number == steps[-1].number and bool(stage.whole)
+                    self.run_step(
+                        batch, step, progress, rows, appended if places else EMPTY_SIGNATURE
+                    )
+            if stage.change is not None:
+                progress.definition = stage.change.applied_to(progress.definition)
+        # Others may have written between the examination and a step's commit.
+        self._examine(progress, batch)
+
+    def _make_room(self, name: str, version: int, since_s: float) -> None:
+        """Remove what steps of a table wrote that failed since a moment."""
+        try:
+            freed = remove_unnamed(self._lake.table(name), version, since_s)
+        except (TxLogError, OSError) as error:
+            _logger.warning("table %s: what a failed write left stays: %s", name, error)
+            return
+        if freed:
+            _logger.info("table %s: a failed write left %d bytes, removed", name, freed)
 
     def _check_payloads(self, steps: Iterable[Step]) -> None:
         """Check the files that a MERGE reads: Spark takes garbage for rows where it can."""
@@ -346,8 +375,9 @@ def failures_named(table: str) -> Iterator[None]:
         text = first_lines(error)
         if _is_full(error):
             raise DiskFullError(
-                f"table {table}: no space left on the disk of the lake: {text}",
-                hint="Free space there; the worker goes on from the last whole state.",
+                f"table {table}: no space left for the lake: {text}",
+                hint="Free space on its disk, or in its bucket; the worker goes on from the last "
+                "whole state.",
                 table=table,
             ) from error
         raise ApplyError(
@@ -358,10 +388,10 @@ def failures_named(table: str) -> Iterator[None]:
 
 
 def _is_full(error: Exception) -> bool:
-    # Spark and delta-rs only pass on the system's text.
+    # Spark and delta-rs only pass on the system's text, and that of a bucket.
     if isinstance(error, OSError):
         return error.errno in _FULL
-    return any(os.strerror(number) in str(error) for number in _FULL)
+    return says_full(str(error)) or any(os.strerror(number) in str(error) for number in _FULL)
 
 
 def _stages_left(

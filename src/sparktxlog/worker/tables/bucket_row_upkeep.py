@@ -21,12 +21,12 @@ from time import monotonic
 
 from sparktxlog.delta.checkpoints import newest_checkpoint
 from sparktxlog.delta.commit_contents import files_of_removed
-from sparktxlog.delta.commit_files import read_actions
-from sparktxlog.delta.file_paths import files_of, may_be_data, path_of_file
+from sparktxlog.delta.commit_files import files_of_commit
+from sparktxlog.delta.file_paths import may_be_data
 from sparktxlog.delta.live_files import live_files
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.delta.log_segments import read_version
-from sparktxlog.errors import CorruptLogError, InvalidRequestError, LockedError
+from sparktxlog.errors import InvalidRequestError, LockedError
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.stores.object_pins import LEASES, pinned_paths
 from sparktxlog.files.stores.store import Found, Store, earlier_clock
@@ -203,30 +203,10 @@ def needed_since(table: Store, version: int, there: Iterable[Found], cutoff_ms: 
         number -= 1
     # What a version needed and the newest one does not, a commit after it removed.
     with ThreadPoolExecutor(AT_ONCE, "commits") as threads:
-        for found in threads.map(lambda one: _files_of_commit(table, one), young):
+        for found in threads.map(lambda one: files_of_commit(table, one), young):
             needed |= found
     if number >= 0 and commit_file_name(number) not in times:  # the log was cleaned up
         base = newest_checkpoint(table, version)
         if base is not None:
             needed |= files_of_removed(base.removed_after(cutoff_ms))
     return needed
-
-
-def _files_of_commit(table: Store, version: int) -> set[str]:
-    """Return the files that a commit adds or removes."""
-    actions = read_actions(table, version)
-    if actions is None:
-        url = table.url_of(commit_file_name(version))
-        raise CorruptLogError(
-            f"{url} is damaged: nothing is removed",
-            hint="Repair the table: sparktxlog repair, with its name.",
-            path=url,
-        )
-    found = set[str]()
-    for action in actions:
-        for kind in ("add", "remove"):
-            if kind in action:
-                found.update(files_of(action[kind]))
-        if "cdc" in action:
-            found.add(path_of_file(action["cdc"]["path"]))
-    return found

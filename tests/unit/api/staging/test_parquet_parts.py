@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -114,6 +116,24 @@ def test_what_does_not_fit_is_refused_and_discarded(tmp_path: Path) -> None:
         stage.write(pa.RecordBatch.from_pydict({"p": ["a"], "id": ["text"]}))
     stage.discard()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_full_disk_leaves_no_file_of_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a file is written when it is closed: also to give it up."""
+
+    def full(writer: pq.ParquetWriter) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", full)
+    stage = _stage(tmp_path, _definition("string"))
+    stage.write(_batch(pa.string(), ["a", "b"]))
+    with pytest.raises(OSError, match="No space left"):
+        stage.close()
+    stage.discard()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    monkeypatch.undo()  # before Arrow closes them itself
 
 
 @pytest.mark.parametrize("partitioned", [True, False])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -138,6 +140,28 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
         copied(tmp_path, WIDE, {"a.parquet": b"", "b.parquet": b""})
     assert {path.name for path in tmp_path.iterdir()} == {"a.parquet", "b.parquet"}
+
+
+@pytest.mark.parametrize("fails", ["opened", "closed"])
+def test_a_full_disk_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The end of a file is written when it is closed: also to give it up."""
+    pq.write_table(rows_table(WIDE, [row(1)]), tmp_path / "a.parquet")
+
+    opened = pq.ParquetWriter.__init__
+
+    def full(writer: pq.ParquetWriter, *given: Any, **named: Any) -> None:
+        if given:
+            opened(writer, *given, **named)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    name = {"opened": "__init__", "closed": "close"}[fails]
+    monkeypatch.setattr(pq.ParquetWriter, name, full)
+    with pytest.raises(OSError, match="No space left"):
+        copied(tmp_path, WIDE, {"a.parquet": b""})
+    assert {path.name for path in tmp_path.iterdir()} == {"a.parquet"}
+    monkeypatch.undo()  # before Arrow closes it itself
 
 
 def test_what_arrow_reads_in_another_way_than_spark_is_not_copied(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from obstore.store import MemoryStore
+from pyspark.errors import PySparkException
 from tests.unit.worker.repair.test_examining import DEFINITION
 
 from sparktxlog.delta.log_state import LogState
@@ -74,9 +75,17 @@ def test_the_old_state_stands(directory: ReplicaDirectory, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(errno.ENOSPC, "x"), OSError(errno.EDQUOT, "x")],
+    [
+        OSError(errno.ENOSPC, "x"),
+        OSError(errno.EDQUOT, "x"),
+        PySparkException(f"org.apache.hadoop.fs.FSError: {os.strerror(errno.ENOSPC)}"),
+        PySparkException(
+            "S3Exception: (Service: S3, Status Code: 403):QuotaExceeded: bucket quota"
+        ),
+        PySparkException("S3Exception: (Service: S3, Status Code: 507):XMinioStorageFull: full"),
+    ],
 )
-def test_a_full_disk_is_no_failure_of_the_batch(error: OSError) -> None:
+def test_a_full_disk_is_no_failure_of_the_batch(error: Exception) -> None:
     with pytest.raises(DiskFullError, match="table t"), failures_named("t"):
         raise error
     with pytest.raises(ApplyError, match="table t"), failures_named("t"):
