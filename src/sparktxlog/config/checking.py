@@ -24,6 +24,7 @@ from sparktxlog.config.node_config import (
     variable_of,
 )
 from sparktxlog.errors import ConfigError
+from sparktxlog.model.buckets import bucket_url
 from sparktxlog.model.ids import NodeId
 from sparktxlog.model.values import (
     MAX_WEIGHT,
@@ -249,8 +250,14 @@ def _sealed(directory: Path) -> str:
 
 
 def _is_in(one: str, other: str) -> bool:
-    """Return whether a prefix of a bucket is another one, or in it."""
-    return f"{one}/".startswith(f"{other}/")
+    """Return whether a prefix of a bucket is another one, or in it; an account has two hosts."""
+    return f"{_one_form(one)}/".startswith(f"{_one_form(other)}/")
+
+
+def _one_form(url: str) -> str:
+    place = bucket_url(url, "prefix")
+    assert place is not None, "the settings take no path"
+    return place.url
 
 
 def _resolve_places(read: dict[str, Any]) -> None:

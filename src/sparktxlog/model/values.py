@@ -21,7 +21,8 @@ MAX_WEIGHT = 1_000
 #: A prefix in a bucket; its names need no escape in a URL.
 _BUCKET = re.compile(
     r"(?:s3|gs)://[a-z0-9][a-z0-9._-]{1,221}(?:/(?!\.+(?:/|$))[A-Za-z0-9._-]+)*/?"
-    r"|abfss://[a-z0-9$-]{1,63}@[a-z0-9]{3,24}\.[a-z0-9.-]+(?:/(?!\.+(?:/|$))[A-Za-z0-9._-]+)*/?"
+    r"|abfss://[a-z0-9][a-z0-9-]{1,62}@[a-z0-9]{3,24}\.(?:dfs|blob)\.core\.windows\.net"
+    r"(?:/(?!\.+(?:/|$))[A-Za-z0-9._-]+)*/?"
 )
 
 

@@ -109,6 +109,10 @@ def test_a_secret_that_others_can_read_or_write_is_refused(mode: int, tmp_path: 
             load(**{f"{name}-file": str(file)})
 
 
+#: One account has two hosts: of blobs, and of files.
+AZURE = "abfss://lake@account"
+
+
 @pytest.mark.parametrize(
     ("lake", "tables", "is_right"),
     [
@@ -117,6 +121,8 @@ def test_a_secret_that_others_can_read_or_write_is_refused(mode: int, tmp_path: 
         ("s3://lake/a", "s3://lake/a/", False),
         ("s3://lake/a/rows", "s3://lake/a", False),
         ("s3://lake/a", "s3://lake/a/tables", False),
+        (f"{AZURE}.blob.core.windows.net/a", f"{AZURE}.dfs.core.windows.net/a/tables", False),
+        (f"{AZURE}.blob.core.windows.net/a", f"{AZURE}.dfs.core.windows.net/b", True),
     ],
 )
 def test_row_tables_and_commit_tables_have_prefixes_of_their_own(
@@ -127,6 +133,20 @@ def test_row_tables_and_commit_tables_have_prefixes_of_their_own(
         return
     with pytest.raises(ConfigError, match="a prefix of its own") as caught:
         load(lake_url=lake, commit_table_url=tables)
+    assert caught.value.fields["key"] == "lake-url"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "abfss://lake@account.dfs.core.example.net/a",
+        "abfss://c@account.dfs.core.windows.net/a",
+        "s3a://lake/a",
+    ],
+)
+def test_a_url_that_no_store_opens_is_refused_with_its_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected s3://bucket/prefix") as caught:
+        load(lake_url=url, payload_url="s3://lake/staged")
     assert caught.value.fields["key"] == "lake-url"
 
 
