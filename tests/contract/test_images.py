@@ -37,7 +37,7 @@ from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.worker.backup.bucket_images import BucketImages
 from sparktxlog.worker.backup.commit_table_images import commit_tables_below, restore_commit_tables
 from sparktxlog.worker.backup.image import Image
-from sparktxlog.worker.backup.image_places import check_apart, images_at
+from sparktxlog.worker.backup.image_places import images_at
 from sparktxlog.worker.backup.image_store import ImageStore
 from sparktxlog.worker.backup.imaging import back_up_replica
 from sparktxlog.worker.backup.originals import DiskOriginal, StoredOriginal
@@ -343,11 +343,6 @@ def test_places_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="directory of images is 'ftp://a/b'"):
         images_at("ftp://a/b")
-    outside, around = bucket.url[:-1], f"{bucket.url}/rows"
-    check_apart(bucket.url, [outside, around])
-    for site in (bucket.url, bucket.url.rpartition("/")[0]):
-        with pytest.raises(InvalidRequestError, match="where files of the site lie"):
-            check_apart(bucket.url, [site])
     assert invoke(monkeypatch, "backup", "verify", bucket.url, "--recount") != 0
     assert "not offered for images in a bucket" in capsys.readouterr().err
 

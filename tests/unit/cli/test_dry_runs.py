@@ -10,7 +10,7 @@ import pytest
 from tests.support.command_line import invoke
 
 from sparktxlog.api.nodes import Nodes
-from sparktxlog.cli.commands import peer_commands
+from sparktxlog.cli.commands import peer_commands, table_commands
 from sparktxlog.cli.dry_runs import removal_plan, void_plan
 from sparktxlog.errors import InvalidRequestError, NotFoundError
 from sparktxlog.model.tables.table_kind import TableDescription, TableKind
@@ -37,6 +37,7 @@ ANSWERS: dict[str, Any] = {
         "force": {"may_be_lost": [LOSS], "linked_voters": ["B"]},
     },
     "/v1/incoming": [RUN],
+    "/v1/info": {"lake_root": "/data/lake"},
 }
 TABLES = {
     "orders": TableDescription(name="orders", kind=TableKind.ROW_TABLE, last_write=1_204),
@@ -53,10 +54,14 @@ class ReadOnlyNode:
     def get(self, path: str, **_: Any) -> Any:
         return ANSWERS[path]
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture(autouse=True)
 def node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_commands, "NodeApi", ReadOnlyNode)
+    for commands in (peer_commands, table_commands):
+        monkeypatch.setattr(commands, "NodeApi", ReadOnlyNode)
     monkeypatch.setattr(Nodes, "describe", lambda _, name: TABLES[name])
 
 
@@ -133,3 +138,11 @@ def test_the_last_site_of_a_group_with_tables_is_refused() -> None:
 
 def test_a_commit_table_needs_a_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert invoke(monkeypatch, "table", "release", "a.b", "--dry-run") == 2
+
+
+def test_a_place_among_the_files_of_the_site_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for table in TABLES:
+        assert invoke(monkeypatch, "table", "release", table, "/data/lake/x", "--dry-run") == 2
+        assert "is in /data/lake, where files of the site lie" in capsys.readouterr().err

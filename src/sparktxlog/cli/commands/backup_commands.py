@@ -35,6 +35,7 @@ from sparktxlog.errors import ExpiredError, NotOfferedError, TxLogError
 from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
+    from sparktxlog.config import NodeConfig
     from sparktxlog.worker.backup.commit_table_images import KeptCommitTable
     from sparktxlog.worker.backup.image import Image
     from sparktxlog.worker.backup.image_store import ImageStore
@@ -88,11 +89,12 @@ def create(
 
     `sparktxlog backup DIR` is the short form.  The worker may run meanwhile.
     """
-    from sparktxlog.worker.backup.image_places import check_apart, images_at
+    from sparktxlog.worker.backup.image_places import images_at
     from sparktxlog.worker.backup.imaging import back_up_replica, image_name
+    from sparktxlog.worker.lakes.site_roots import check_apart
 
     images, source = images_at(directory), _source(lake, config, url)
-    check_apart(images.url, source.urls)
+    check_apart(images.url, source.roots)
     begun = time.monotonic()
     with progress_bar("backing up") as tell:
         done = back_up_replica(
@@ -394,16 +396,8 @@ class _Source:
     #: Empty = no node serves the lake.
     site: str = ""
     commit_tables: Sequence[KeptCommitTable] = ()
-    #: Of the site's tables and staged files in buckets.
-    urls: Sequence[str] = ()
-
-
-#: Prefixes of a bucket in which a node, or its worker, removes what it does not know.
-_URLS = ("lake_url", "commit_table_url", "payload_url")
-
-
-def _urls_of(said: Mapping[str, Any]) -> list[str]:
-    return [said[name] for name in _URLS if said.get(name)]
+    #: Directories and prefixes of the site's tables and staged files.
+    roots: Sequence[str] = ()
 
 
 def _source(given: str | None, config: Path | None, url: str) -> _Source:
@@ -412,6 +406,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
     All but the lake come from a node that serves it.
     """
     from sparktxlog.worker.backup.commit_table_images import commit_tables_below
+    from sparktxlog.worker.lakes.site_roots import roots_of
 
     lake = None if given is None else place_of_lake(given)
     if config is not None:
@@ -422,7 +417,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
             lake=lake or checked.lake_url or checked.lake_dir,
             site=checked.node_id,
             commit_tables=commit_tables_below(checked.commit_table_url or checked.commit_table_dir),
-            urls=_urls_of({name: getattr(checked, name) for name in _URLS}),
+            roots=roots_of(_as_said(checked)),
         )
     api = NodeApi(url)
     try:
@@ -439,7 +434,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
             "--url.",
             err=True,
         )
-        return _Source(lake=lake)
+        return _Source(lake=lake, roots=(str(lake),))
     url_of_tables = info.get("commit_table_url")
     shown = {
         str(table["uuid"]): (str(table["name"]), int(table["version"]))
@@ -450,8 +445,23 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
         lake=place_of_lake(root),
         site=str(info["node_id"]),
         commit_tables=commit_tables_below(url_of_tables or Path(info["commit_table_dir"]), shown),
-        urls=_urls_of(info),
+        roots=roots_of(info),
     )
+
+
+def _as_said(config: NodeConfig) -> dict[str, str | None]:
+    """Return where a node has its files, as it would say it."""
+    reader = config.reader_table_dir
+    return {
+        "payload_root": str(config.payload_dir),
+        "lake_root": str(config.lake_dir),
+        "commit_table_root": str(config.commit_table_dir),
+        "reader_table_root": None if reader is None else str(reader),
+        "log_root": str(config.data_dir / "log"),
+        "payload_url": config.payload_url,
+        "lake_url": config.lake_url,
+        "commit_table_url": config.commit_table_url,
+    }
 
 
 def place_of_lake(lake: str) -> str | Path:

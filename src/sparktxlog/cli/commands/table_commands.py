@@ -92,7 +92,7 @@ def table_release(
     """
     from sparktxlog.api.client import Client
     from sparktxlog.model.tables.table_kind import TableKind
-    from sparktxlog.worker.tables.release import release
+    from sparktxlog.worker.tables.release import check_target, release
 
     if path is not None and bucket_url(path, "PATH") is None:
         path = local_path(path)
@@ -100,10 +100,12 @@ def table_release(
         found = client.describe(name)
         if path is None and found.kind is TableKind.COMMIT_TABLE:
             raise typer.BadParameter("PATH is missing: a commit table is given back into it")
-        if dry_run:
-            print_plan(as_json, *release_plan(found, path, drop=drop))
-            return
         with closing(NodeApi(url)) as node:
+            if dry_run:
+                if path is not None:
+                    check_target(found, node, path)
+                print_plan(as_json, *release_plan(found, path, drop=drop))
+                return
             released = release(
                 found,
                 node,

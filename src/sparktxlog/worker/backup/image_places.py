@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.buckets import bucket_url
 from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.image_store import ImageStore
@@ -24,24 +22,3 @@ def images_at(place: str | Path) -> ImageStore:
     from sparktxlog.worker.backup.bucket_images import BucketImages
 
     return BucketImages(place)
-
-
-def check_apart(place: str, urls: Iterable[str], *, what: str = "images") -> None:
-    """Refuse a place among the files of a site, whose worker or node would take them for its own.
-
-    Args:
-        place: Of what is kept.
-        urls: Of the site's tables and staged files.
-        what: Is kept there.
-
-    Raises:
-        InvalidRequestError: It would lie there (definite).
-    """
-    for url in urls:
-        if f"{place}/".startswith(f"{url}/"):
-            raise InvalidRequestError(
-                f"{place} is in {url}, where files of the site lie",
-                hint=f"Name a place of its own for {what}.",
-                field="directory",
-                value=place,
-            )

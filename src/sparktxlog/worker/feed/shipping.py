@@ -32,11 +32,11 @@ from sparktxlog.model.replicas import MAIN
 from sparktxlog.model.report import ReplicaVerdict
 from sparktxlog.model.tables.table_versions import NamedTable, OrderedVersion, OrderedVersions
 from sparktxlog.storage.interfaces import Segment
-from sparktxlog.worker.backup.image_places import check_apart
 from sparktxlog.worker.feed.feed_page import LOG_BEGINNING, FeedPage, ReportedSignatures
 from sparktxlog.worker.feed.feed_store import FeedIdentity, FeedStore, FeedWriter, Seen
 from sparktxlog.worker.feed.shipped_files import SiteFiles, ship_files
-from sparktxlog.worker.replica.source import HttpLogSource, LogTail, NodeInfo
+from sparktxlog.worker.lakes.site_roots import check_apart, roots_of
+from sparktxlog.worker.replica.source import HttpLogSource, LogTail
 
 _logger = logging.getLogger(__name__)
 
@@ -147,9 +147,9 @@ class _Shipper:
         self.done, self._tell = done, tell
         self.upkeep: Callable[[FeedWriter], None] = lambda writer: None
         self._info = info = source.info()
-        check_apart(place.url, _places_of(info), what="the feed")
-        self._files = SiteFiles(info, source)
         shown = source.document("/v1/info")
+        check_apart(place.url, roots_of(shown), what="the feed")
+        self._files = SiteFiles(info, source)
         writer.begin(FeedIdentity(log_id=info.log_id, cluster=str(shown["cluster"])))
         self._begins_at, self._end = self._where(int(shown["kept_after"]))
         #: The position of the last report that a page has, or will not have.
@@ -384,21 +384,6 @@ def _first_of(segments: Sequence[Segment], after: int) -> tuple[Segment, ...]:
             break
         found.append(segment)
     return tuple(found)
-
-
-def _places_of(info: NodeInfo) -> list[str]:
-    """Return where a site has its files."""
-    given = (
-        info.payload_root,
-        info.lake_root,
-        info.commit_table_root,
-        info.reader_table_root,
-        info.log_root,
-        info.payload_url,
-        info.lake_url,
-        info.commit_table_url,
-    )
-    return [place for place in given if place]
 
 
 def now_us() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,19 +37,17 @@ class BucketRowRelease:
     target: str | Path
 
     @classmethod
-    def of(
-        cls, lake: str, target: str | Path, others: Iterable[str | None] = ()
-    ) -> BucketRowRelease:
+    def of(cls, lake: str, target: str | Path) -> BucketRowRelease:
         """Return that into a prefix that has nothing, or a directory; nothing is changed yet.
+
+        **Before calling** look whether it is among the files of the site.
 
         Args:
             lake: URL of the lake.
             target: What the user named, a URL or a directory that does not exist.
-            others: Prefixes in which the node removes what it does not know.
 
         Raises:
-            InvalidRequestError: It is not in the lake's bucket, is in the lake or in another prefix
-                of the site, or has something (definite).
+            InvalidRequestError: It is not in the lake's bucket, or has something (definite).
             StorageError: As `Store`.
         """
         root = bucket_url(lake, "lake")
@@ -66,21 +63,6 @@ class BucketRowRelease:
                 field="path",
                 value=target,
             )
-        if f"{found.prefix}/".startswith(f"{root.prefix}/" if root.prefix else ""):
-            raise InvalidRequestError(
-                f"{target} is in the lake of this site's worker",
-                hint="Name a prefix next to it: what is in the lake is the worker's.",
-                field="path",
-                value=target,
-            )
-        for other in filter(None, others):
-            if f"{found.url}/".startswith(f"{other}/"):
-                raise InvalidRequestError(
-                    f"{target} is in {other}, where the node removes what it does not know",
-                    hint="Name a prefix next to it.",
-                    field="path",
-                    value=target,
-                )
         if next(iter(bucket.list(found.prefix)), None) is not None:
             raise InvalidRequestError(
                 f"{target} has objects already",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from sparktxlog.storage.commit_tables.twin import (
     make_plain_twin,
 )
 from sparktxlog.worker.lakes.bucket_lake import attic_key
+from sparktxlog.worker.lakes.site_roots import check_apart, roots_of
 from sparktxlog.worker.tables.bucket_release import BucketRelease
 from sparktxlog.worker.tables.bucket_row_release import BucketRowRelease
 
@@ -103,13 +104,16 @@ def release(
 
     Raises:
         UnknownTableError: It was dropped meanwhile (definite).
-        InvalidRequestError: The directory exists, or a commit table has none (definite).
+        InvalidRequestError: The directory exists, or it is among the files of the site, or a commit
+            table has none (definite).
         NotAppliedError: The worker is behind.  Before the drop: nothing happened.  After it: the
             message gives the worker's state, and the table is in the worker's directory (definite).
         CorruptLogError: This site lacks a version of a commit table, or a file.
         DiskFullError, StorageError: The directory is not there; a row table is in the worker's.
         CommitStateUnknownError, TransportError: Nobody knows about the drop.
     """
+    if path is not None:
+        check_target(table, node, path)
     if path is not None and bucket_url(path, "path") is not None:
         if table.kind is TableKind.ROW_TABLE:
             return _of_rows(table, node, path, drop_rows, applied)
@@ -130,6 +134,19 @@ def release(
         return release_commits(link, table.name, target, drop=drop, keep_features=keep_features)
 
 
+def check_target(table: TableDescription, node: Http, path: str) -> None:
+    """Refuse a place for a plain table that is among the files of the site.
+
+    Raises:
+        InvalidRequestError: It is (definite).
+    """
+    info = node.get("/v1/info")
+    if table.kind is TableKind.COMMIT_TABLE:
+        # It may be a whole bucket, where some prefixes are of no table: `BucketRelease` looks.
+        info = info | {"commit_table_url": None}
+    check_apart(path, roots_of(info), what="the plain table", field="path")
+
+
 def _of_rows(
     table: TableDescription,
     node: Http,
@@ -139,8 +156,7 @@ def _of_rows(
 ) -> Release:
     info = node.get("/v1/info")
     if url := info.get("lake_url"):
-        others = (info.get("commit_table_url"), info.get("payload_url"))
-        return _of_rows_in_bucket(table, url, target, others, drop_rows, applied)
+        return _of_rows_in_bucket(table, url, target, drop_rows, applied)
     if isinstance(target, str):
         raise InvalidRequestError(
             f"row table {table.name!r} lies in a directory, and {target} does not",
@@ -178,12 +194,11 @@ def _of_rows_in_bucket(
     table: TableDescription,
     lake: str,
     target: Path | str | None,
-    others: Iterable[str | None],
     drop_rows: Callable[[str], Receipt],
     applied: Applied,
 ) -> Release:
     # First: what was named may be refused before anything happens.
-    goes_to = None if target is None else BucketRowRelease.of(lake, target, others)
+    goes_to = None if target is None else BucketRowRelease.of(lake, target)
     if goes_to is not None:
         applied(table.last_write or table.position)
     receipt = drop_rows(table.name)

@@ -83,7 +83,12 @@ def test_refusals_end_in_exit_codes(shell: Shell, lake: Lake, tmp_path: Path) ->
     )
     shell.text("backup", store, "--lake", lake.path, "--name", "one")
     assert "already" in shell.text("backup", store, "--lake", lake.path, "--name", "one", code=2)
-    assert "nothing was applied" in shell.text("backup", store, "--lake", tmp_path, code=3)
+    nothing = tmp_path / "nothing"
+    assert "nothing was applied" in shell.text("backup", store, "--lake", nothing, code=3)
+    inside = lake.path / "images"
+    assert "where files of the site lie" in shell.text(
+        "backup", inside, "--lake", lake.path, code=2
+    )
     assert "not empty" in shell.text("restore", store, "--lake", lake.path, code=2)
     assert "no image 'two'" in shell.text("restore", store, "two", "--lake", tmp_path / "n", code=1)
     error = shell.json("restore", store, "one", "--lake", lake.path, code=2)

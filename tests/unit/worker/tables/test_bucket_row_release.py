@@ -89,8 +89,8 @@ def test_without_a_place_it_stays_in_the_attic(site: Site) -> None:
     [
         ("s3://other/back", "no prefix in the bucket"),
         ("s3://bucket", "no prefix in the bucket"),
-        ("s3://bucket/lake/back", "in the lake"),
-        ("s3://bucket/lake", "in the lake"),
+        ("s3://bucket/lake/back", "is in s3://bucket/lake"),
+        ("s3a://bucket/lake/", "is in s3://bucket/lake"),
         ("s3://bucket/staged/back", "is in s3://bucket/staged"),
         ("s3://bucket/tables/back", "is in s3://bucket/tables"),
         ("s3://bucket/full", "has objects already"),

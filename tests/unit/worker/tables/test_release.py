@@ -49,3 +49,39 @@ def test_a_directory_that_exists_is_refused(tmp_path: Path, table: TableDescript
 def test_a_commit_table_needs_a_directory() -> None:
     with pytest.raises(InvalidRequestError, match=r"for commit table 'shop\.orders'"):
         release(COMMITS, NODE, None, drop_rows=no_drop, applied=print)
+
+
+@pytest.mark.parametrize(
+    ("place", "root"),
+    [
+        ("data/payloads/back", "data/payloads"),
+        ("data/lake/../lake/back", "data/lake"),
+        ("link/back", "data/tables"),
+        ("data/log/back", "data/log"),
+        ("s3://bucket/rows/orders", "s3://bucket/rows"),
+        ("s3a://bucket/staged/x", "s3://bucket/staged"),
+        ("s3://bucket/named/x", "s3://bucket/named"),
+    ],
+)
+@pytest.mark.parametrize("table", [ROWS, COMMITS])
+def test_nothing_is_given_back_among_the_files_of_the_site(
+    tmp_path: Path, table: TableDescription, place: str, root: str
+) -> None:
+    """The node would remove it after a while, or a table that is made later would take it."""
+    (tmp_path / "data" / "tables").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data" / "tables")
+    info = {
+        "payload_root": str(tmp_path / "data/payloads"),
+        "lake_root": str(tmp_path / "data/lake"),
+        "commit_table_root": str(tmp_path / "data/tables"),
+        "log_root": str(tmp_path / "data/log"),
+        "lake_url": "s3://bucket/rows",
+        "payload_url": "s3://bucket/staged",
+        "replica_lakes": {"named": "s3://bucket/named"},
+    }
+    node: Any = Mock(get=lambda _: info)
+    given = place if "://" in place else str(tmp_path / place)
+    wanted = root if "://" in root else str(tmp_path / root)
+    with pytest.raises(InvalidRequestError, match=f"is in {wanted}, where files of") as caught:
+        release(table, node, given, drop_rows=no_drop, applied=print)
+    assert caught.value.definite and caught.value.fields["field"] == "path"
