@@ -24,6 +24,8 @@ from sparktxlog.model.ids import local_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sparktxlog.config import NodeConfig
+
 #: Heading of `--help` → commands below it, in this order.
 GROUPS: dict[str, tuple[str, ...]] = {
     "Cluster": (
@@ -115,6 +117,24 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override one setting; may be repeated."),
 ]
+
+
+def places_by(config: NodeConfig) -> dict[str, Any]:
+    """Return where a site has its files, as its node says it by `/v1/info`."""
+    places = {
+        "payload_root": config.payload_dir,
+        "lake_root": config.lake_dir,
+        "commit_table_root": config.commit_table_dir,
+        "reader_table_root": config.reader_table_dir,
+        "log_root": config.data_dir / "log",
+        "backup_dir": config.backup_dir,
+    }
+    return {
+        **{name: None if path is None else str(path) for name, path in places.items()},
+        "payload_url": config.payload_url,
+        "lake_url": config.lake_url,
+        "commit_table_url": config.commit_table_url,
+    }
 
 
 class NodeApi(Http):

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparktxlog.cli.common_options import DEFAULT_URL, AsJson, NodeApi, Url, app, local_place
+from sparktxlog.cli.common_options import (
+    DEFAULT_URL,
+    AsJson,
+    NodeApi,
+    Url,
+    app,
+    local_place,
+    places_by,
+)
 from sparktxlog.cli.dry_runs import DryRun, print_plan
 from sparktxlog.cli.printing import Columns, print_json, show
 from sparktxlog.errors import InvalidRequestError, NotFoundError
@@ -108,16 +117,13 @@ def restore_entry(
     PATH appears when it is whole.  On the same file system files get a second name, else they are
     copied.  `table adopt` then brings a Delta table into the log.
     """
+    from sparktxlog.worker.lakes.site_roots import check_apart
+
     attics = _attics(lake, config, url)
     attic, entry = _found(attics, entry_id)
     target = path.absolute()
-    if attics.lake in target.parents:
-        raise InvalidRequestError(
-            f"{target} is in the lake, whose tables the log makes",
-            hint="Name a directory outside; `sparktxlog table adopt` brings it into the log.",
-            field="path",
-            value=str(path),
-        )
+    what = "it; `sparktxlog table adopt` brings a Delta table into the log"
+    check_apart(str(target), attics.roots, what=what, field="path")
     attic.restore(entry, target)
     if as_json:
         print_json(_document(entry) | {"restored": str(target)})
@@ -155,8 +161,8 @@ def remove_entries(
 class _SiteAttics:
     #: That of the lake first.
     attics: tuple[Attic | BucketAttic, ...]
-    #: Directory of the lake; None = it is in a bucket.
-    lake: Path | None
+    #: Directories and prefixes of the site, or of the lake that is named.
+    roots: Sequence[str]
 
 
 def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
@@ -166,9 +172,10 @@ def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
         attics_beside,
         is_in_bucket,
     )
+    from sparktxlog.worker.lakes.site_roots import roots_of
 
     if lake is not None and is_in_bucket(lake):
-        return _SiteAttics((attic_of(lake),), None)
+        return _SiteAttics((attic_of(lake),), (lake,))
     if lake is not None:
         places: dict[str, Any] = {}
         found = Attic.of_lake(local_place(lake).absolute())
@@ -185,7 +192,8 @@ def _attics(lake: str | None, config: Path | None, url: str) -> _SiteAttics:
         )
     lake_url = places.get("lake_url")
     own = [attic_of(lake_url)] if lake_url else []
-    return _SiteAttics((*own, found, *(attics_beside(places) if places else ())), root)
+    roots = roots_of(places) if places else [str(root)]
+    return _SiteAttics((*own, found, *(attics_beside(places) if places else ())), roots)
 
 
 def _places(config: Path | None, url: str) -> dict[str, Any]:
@@ -195,15 +203,7 @@ def _places(config: Path | None, url: str) -> dict[str, Any]:
         return found
     from sparktxlog.config import load_config
 
-    site = load_config(config)
-    return {
-        "lake_root": site.lake_dir,
-        "lake_url": site.lake_url,
-        "log_root": site.data_dir / "log",
-        "commit_table_root": site.commit_table_dir,
-        "commit_table_url": site.commit_table_url,
-        "backup_dir": site.backup_dir,
-    }
+    return places_by(load_config(config))
 
 
 def _found(site: _SiteAttics, entry_id: str) -> tuple[Attic | BucketAttic, Entry]:

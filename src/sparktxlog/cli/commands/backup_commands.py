@@ -27,6 +27,7 @@ from sparktxlog.cli.common_options import (
     end,
     local_place,
     local_spark,
+    places_by,
     short_for,
 )
 from sparktxlog.cli.dry_runs import DryRun, print_plan
@@ -35,7 +36,6 @@ from sparktxlog.errors import ExpiredError, NotOfferedError, TxLogError
 from sparktxlog.model.shown import time_text
 
 if TYPE_CHECKING:
-    from sparktxlog.config import NodeConfig
     from sparktxlog.worker.backup.commit_table_images import KeptCommitTable
     from sparktxlog.worker.backup.image import Image
     from sparktxlog.worker.backup.image_store import ImageStore
@@ -417,7 +417,7 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
             lake=lake or checked.lake_url or checked.lake_dir,
             site=checked.node_id,
             commit_tables=commit_tables_below(checked.commit_table_url or checked.commit_table_dir),
-            roots=roots_of(_as_said(checked)),
+            roots=roots_of(places_by(checked)),
         )
     api = NodeApi(url)
     try:
@@ -447,21 +447,6 @@ def _source(given: str | None, config: Path | None, url: str) -> _Source:
         commit_tables=commit_tables_below(url_of_tables or Path(info["commit_table_dir"]), shown),
         roots=roots_of(info),
     )
-
-
-def _as_said(config: NodeConfig) -> dict[str, str | None]:
-    """Return where a node has its files, as it would say it."""
-    reader = config.reader_table_dir
-    return {
-        "payload_root": str(config.payload_dir),
-        "lake_root": str(config.lake_dir),
-        "commit_table_root": str(config.commit_table_dir),
-        "reader_table_root": None if reader is None else str(reader),
-        "log_root": str(config.data_dir / "log"),
-        "payload_url": config.payload_url,
-        "lake_url": config.lake_url,
-        "commit_table_url": config.commit_table_url,
-    }
 
 
 def place_of_lake(lake: str) -> str | Path:

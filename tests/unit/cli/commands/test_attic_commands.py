@@ -89,6 +89,9 @@ def test_a_site_is_named_by_its_configuration_or_asked(
         f'lake-dir = "{lake}"\nbackup-dir = "{kept}"\n'
     )
     ids = ["dropped-orders-57", "rows-parts-57", "backup-c"]
+    staged = tmp_path / "data" / "payloads" / "back"
+    refused = shell.json("attic", "restore", "rows-parts-57", staged, "--config", config, code=2)
+    assert refused["fields"]["value"] == str(staged) and not staged.parent.exists()
     assert [one["id"] for one in shell.json("attic", "list", "--config", config)] == ids
 
     class Node:
