@@ -491,6 +491,7 @@ def test_what_nobody_wants_goes_and_the_rest_leads_on_from_an_image(
 ) -> None:
     _base(shipped, tmp_path, log, 0, "old")
     _base(shipped, tmp_path, log, 1, "middle")
+    shipped.store.create("contents/notes of somebody", b"else")
     planned = _pruned(shipped, retention, dry_run=True)
     assert shipped.firsts() == [1, 7, 13]
     done = _pruned(shipped, retention)
@@ -501,7 +502,7 @@ def test_what_nobody_wants_goes_and_the_rest_leads_on_from_an_image(
     route = route_to(shipped, target_of(shipped, None))
     assert route.image is not None and route.image.name == "middle"
     assert [page.first for page in shipped.pages(route.begins_after)] == [13]
-    assert len(shipped.store.names("contents")) == 2
+    assert len(shipped.store.names("contents")) == 2 + 1
     again = _pruned(shipped, retention)
     assert (again.pages, again.files) == (0, 0)
     with shipped.writing() as writer:  # it goes on

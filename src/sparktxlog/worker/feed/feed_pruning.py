@@ -23,7 +23,13 @@ from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.restoring import damaged_files
 from sparktxlog.worker.feed.feed_page import FeedPage
 from sparktxlog.worker.feed.feed_points import first_after
-from sparktxlog.worker.feed.feed_store import FeedStore, FeedWriter, Pruned, content_name
+from sparktxlog.worker.feed.feed_store import (
+    CONTENT_NAME,
+    FeedStore,
+    FeedWriter,
+    Pruned,
+    content_name,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -105,7 +111,8 @@ def prune(
     begin = max(bisect_right(firsts, base.position + 1) - 1, 0)
     gone, kept = firsts[:begin], firsts[begin:]
     named = {content_name(file) for first in kept for file, _ in feed.page(first).files}
-    orphans = [name for name in feed.store.names(feed.contents_prefix) if name not in named]
+    there = filter(CONTENT_NAME.fullmatch, feed.store.names(feed.contents_prefix))
+    orphans = [name for name in there if name not in named]  # all else is somebody else's
     if writer is not None and (gone or orphans):
         if gone:
             writer.note_pruned(Pruned(first=kept[0], image=base.name, position=base.position))

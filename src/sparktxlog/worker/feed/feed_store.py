@@ -55,6 +55,8 @@ T = TypeVar("T")
 _IDENTITY, _SEEN, _PRUNED = "feed.json", "seen.json", "pruned.json"
 _LOG, _CONTENTS, _IMAGES = "log", "contents", "images"
 _PAGE_NAME = re.compile(r"([0-9]{20})\.json")
+#: What `content_name` returns.
+CONTENT_NAME = re.compile(r"[0-9a-f]{64}-[0-9]+")
 #: What may be there before a feed begins.
 _BEFORE = (f"{_IMAGES}/", LOCK_NAME)
 #: Pages that are read, and removed, at the same time.
