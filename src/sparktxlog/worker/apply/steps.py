@@ -44,7 +44,6 @@ from sparktxlog.worker.apply.altering import alter_table
 from sparktxlog.worker.apply.batches import Batch, Clear, Step, StepKind, TablePlan, TableStage
 from sparktxlog.worker.apply.deltalog import forget_log, write_checkpoint
 from sparktxlog.worker.apply.fold import rows_of, signatures_of
-from sparktxlog.worker.apply.leftovers import remove_unnamed
 from sparktxlog.worker.apply.merging import StageRows, remove_matching
 from sparktxlog.worker.apply.placing import Placer, is_checkpoint_due
 from sparktxlog.worker.apply.signatures import signature_of
@@ -57,6 +56,7 @@ from sparktxlog.worker.apply.tables import (
 )
 from sparktxlog.worker.apply.worker_session import marked, read_newest, tagged
 from sparktxlog.worker.lakes.lake import Lake
+from sparktxlog.worker.lakes.leftovers import remove_unnamed
 from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import CorruptLogError
-from sparktxlog.worker.apply.leftovers import remove_unnamed
+from sparktxlog.worker.lakes.leftovers import remove_unnamed
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def table(tmp_path: Path) -> Path:
     """A table with a live file in each of two partitions, and files that version 0 had."""
     rows = pa.table({"id": [1, 2], "p": [0, 1]})
     for mode in ("append", "overwrite"):
-        write_deltalake(tmp_path, rows, partition_by=["p"], mode=mode)  # type: ignore[arg-type]
+        write_deltalake(tmp_path, rows, partition_by=["p"], mode=mode)
     return tmp_path
 
 
