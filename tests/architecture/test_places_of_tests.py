@@ -92,7 +92,6 @@ ELSEWHERE = {
     "files/stores/donor_buckets.py": "contract/test_copies_between_sites.py",
     "files/stores/part.py": "contract/test_stores.py",
     "files/stores/proof.py": "contract/test_stores.py",
-    "files/stores/whole_files.py": "contract/test_lakes.py",
     "files/stores/credentials/vending.py": "contract/test_refusals_of_stores.py",
     "files/tasks.py": "unit/files/test_selection.py",
     "model/tables/table.py": "unit/codec/submits/test_validation.py",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock, Thread
 from typing import TypeVar
 
 from sparktxlog.errors import FileChangedError
@@ -20,17 +20,44 @@ _PART = ".part"
 
 
 def in_parallel(act: Callable[[T], object], items: Iterable[T]) -> None:
-    """Do something with each item, some at a time; the first failure is raised, in their order."""
-    with ThreadPoolExecutor(AT_ONCE, "whole-files") as threads:
-        shared = with_progress(act)
-        waiting = [threads.submit(shared, item) for item in items]
-        try:
-            for one in waiting:
-                one.result()
-        except BaseException:
-            for one in waiting:
-                one.cancel()
-            raise
+    """Do something with each item, some at a time; of failures the first in their order is raised.
+
+    After a failure no further one is begun.  A process that ends waits for none: a bucket that is
+    away answers after minutes.
+    """
+    todo = list(items)
+    if len(todo) < 2:
+        for item in todo:
+            act(item)
+        return
+    shared, failures = with_progress(act), dict[int, BaseException]()
+    numbers, taking = iter(range(len(todo))), Lock()
+    is_over = False
+
+    def work() -> None:
+        while not failures and not is_over:
+            with taking:
+                number = next(numbers, None)
+            if number is None:
+                return
+            try:
+                shared(todo[number])
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
+                failures[number] = error
+
+    threads = [
+        Thread(target=work, name=f"whole-files_{number}", daemon=True)
+        for number in range(min(AT_ONCE, len(todo)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:  # perhaps somebody interrupts this thread
+        is_over = True
+    if failures:
+        raise failures[min(failures)]
 
 
 def files_below(directory: Path) -> dict[str, Path]:

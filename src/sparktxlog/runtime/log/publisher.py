@@ -59,6 +59,8 @@ _MAX_REPORTS = 4_096
 _TRIM_S = 5.0
 #: Publishing waits no longer for an epoch change, seconds.
 _HELD_MAX_S = 0.25
+#: How long a stop waits for the present publish, and for one that a bucket may hold up, seconds.
+_LAST_S, _LAST_IN_BUCKET_S = 30.0, 5.0
 
 #: Names of this thread's tasks in messages about failures.
 _PUBLISHING, _REST = "publishing", "the publisher's rest"
@@ -108,6 +110,9 @@ class Publisher:
         #: The thread waits for this position, among other things.
         self._awaited = self._published + 1
         self._stopping = False
+        #: A stop waits no longer for the thread, which changes nothing from then on.
+        self._given_up = False
+        self._last_s = _LAST_S if config.payload_url is None else _LAST_IN_BUCKET_S
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._pruning = pruning
         #: True while it works, and uses much of a processor.
@@ -191,13 +196,29 @@ class Publisher:
         return asked
 
     def stop(self) -> None:
-        """Finish the present publish and end the thread."""
+        """Finish the present publish and end the thread.
+
+        A bucket that is away is not waited for: nothing of that publish counts, and the next start
+        does it again.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
         if self._thread.is_alive():
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=self._last_s)
+            self._given_up = self._thread.is_alive()
+        if self._given_up:
+            _log.warning("the present publish is broken off", published=self._published)
         self._pruning.close()
+
+    def _check_goes_on(self) -> None:
+        """Check before this thread changes something on the node's own disk.
+
+        Raises:
+            BusyError: The node has stopped without this thread (definite).
+        """
+        if self._given_up:
+            raise BusyError("the node has stopped", hint="Its next start publishes again.")
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -207,12 +228,17 @@ class Publisher:
         while working:
             started = monotonic()
             self.working = True
-            if pause_s := attempt(_PUBLISHING, self._work_off):
+            pause_s = attempt(_PUBLISHING, self._work_off)
+            if self._given_up:
+                return
+            if pause_s:
                 self._queue = None
                 full = isinstance(self.failure, DiskFullError)
                 if not (full and self._reserve.take()):
                     self._pause(pause_s)
             attempt(_REST, self._shorten)
+            if self._given_up:
+                return
             self.working = False
             attempt(_REST, self._log.on_rest)
             working = self._wait(started)
@@ -221,6 +247,7 @@ class Publisher:
         try:
             self._publish_all()
         finally:  # a bucket that is away keeps nothing from the node's own disk
+            self._check_goes_on()
             self._append_reports()
             self._append_rows()
             self._append_epochs()
@@ -288,6 +315,7 @@ class Publisher:
         Raises:
             StorageError: Some of it may be done; repeat it.
         """
+        self._check_goes_on()
         self._opened().expire(position)
         self._histories.expire(before, datetime.now(UTC) - self._lag_retention)
 
@@ -315,6 +343,7 @@ class Publisher:
                 creations=self._journal.read_created,
                 older=self._journal.read_definition,
                 prepared=self._journal.read_prepared,
+                goes_on=self._check_goes_on,
             )
             self._log.mark(marks)
             self._published, self._version = marks[-1].position, marks[-1].version

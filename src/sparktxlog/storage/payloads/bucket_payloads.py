@@ -18,12 +18,11 @@ import io
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import structlog
@@ -31,10 +30,11 @@ import structlog
 from sparktxlog.errors import ManifestMismatchError, ObjectMissingError, PayloadStoreError
 from sparktxlog.files.arrivals import Source
 from sparktxlog.files.durability import storing, write_at_once
-from sparktxlog.files.foreign_files import goes_on, with_progress
+from sparktxlog.files.foreign_files import goes_on
 from sparktxlog.files.last_use import LastUse
 from sparktxlog.files.stores.objects import StoredObject
 from sparktxlog.files.stores.store import Created, Found, Store
+from sparktxlog.files.stores.whole_files import in_parallel
 from sparktxlog.model.transactions.operation import StagedFile
 from sparktxlog.storage.payloads.local_store import LocalPayloadStore, check_rows
 from sparktxlog.storage.payloads.payload_store import PayloadStore
@@ -43,13 +43,10 @@ from sparktxlog.storage.site_bucket import SiteBucket
 if TYPE_CHECKING:  # nodes without buckets lack the library
     from sparktxlog.files.stores.donor_buckets import DonorBuckets
 
-_T = TypeVar("_T")
 _log = structlog.get_logger("sparktxlog.storage")
 
 #: Objects that are remembered, so that a second check costs one look.
 _REMEMBERED = 65_536
-#: Objects that are put at the same time.
-_PARALLEL_PUTS = 8
 #: Seconds between two signs of life of what waits for another thread.
 _SIGN_S = 1.0
 
@@ -139,7 +136,7 @@ class BucketPayloads(PayloadStore):
             if path.exists():  # else an interrupted call put it
                 proved.replace(name, path)
 
-        self._at_once(put, names)
+        in_parallel(put, names)
         for name in names:
             self._drop(name)
 
@@ -344,7 +341,7 @@ class BucketPayloads(PayloadStore):
             with self._turn(file.path):
                 self._put(file, replaces=True)
 
-        self._at_once(put, files)
+        in_parallel(put, files)
         return files
 
     def fetch(
@@ -417,16 +414,6 @@ class BucketPayloads(PayloadStore):
             self._remember(file.path, found.mark, file.digest)
 
     # -- threads -----------------------------------------------------------------------------------
-
-    @staticmethod
-    def _at_once(work: Callable[[_T], None], items: Sequence[_T]) -> None:
-        if len(items) < 2:
-            for item in items:
-                work(item)
-            return
-        with ThreadPoolExecutor(_PARALLEL_PUTS, "putting") as threads:
-            for _ in threads.map(with_progress(work), items):
-                pass
 
     @contextmanager
     def _turn(self, name: str) -> Iterator[None]:

@@ -188,11 +188,15 @@ def publish(
     creations: Creations | None = None,
     older: Definitions | None = None,
     prepared: Prepared | None = None,
+    goes_on: Callable[[], None] = lambda: None,
 ) -> list[MarkPublished]:
     """Publish ordered entries: files, rows, fsync; return the writes for the journal.
 
     A repeat after a crash at any point changes nothing in the queue table: its transaction version
     says which positions it holds.
+
+    Args:
+        goes_on: Called before the queue table is written; what it raises, this raises.
 
     Raises:
         DiskFullError: Nothing of it counts as published; try again later (definite).
@@ -218,6 +222,7 @@ def publish(
         if effect.inline
         for file in effect.files
     )
+    goes_on()
     version = queue.append(pa.concat_tables(rows), previous_hash=entries[0].entry.previous_hash)
     return [
         MarkPublished(position=segment.last, version=version, segment=segment)

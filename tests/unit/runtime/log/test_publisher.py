@@ -6,7 +6,7 @@ And the epochs that it appends: each once, whenever the process was killed.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -20,6 +20,7 @@ from tests.support.storage_samples import entries_of, run_of
 
 from sparktxlog.attic.attic import Attic, Kind
 from sparktxlog.errors import (
+    BusyError,
     NewerReleaseError,
     StorageError,
     StoreUnavailableError,
@@ -86,6 +87,7 @@ class Site:
                 log_checkpoint_interval=self.checkpoint_every,
                 lag_retention=3_600.0,
                 signature_interval=1_000,
+                payload_url="s3://bucket/staged",
             ),
             journal=self.journal,
             payloads=LocalPayloadStore(self.directory / "payloads"),
@@ -201,6 +203,38 @@ def test_histories_are_written_while_a_bucket_is_away(
     publisher.start(2)
     assert done.wait(10), publisher.failure
     publisher.stop()
+
+
+def test_a_stop_gives_a_publish_up_that_waits_for_a_bucket_and_it_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start may be in the same process, and publishes the same positions."""
+    monkeypatch.setattr(publisher_module, "_LAST_IN_BUCKET_S", 0.1)
+    site, waits, answers = Site(tmp_path / "site"), Event(), Event()
+    site.order(RUNS[:1], ENTRIES[:1])
+    publisher = site.publisher(lambda position, seconds: None)
+
+    def sync(store: LocalPayloadStore, relatives: Iterable[str]) -> None:
+        waits.set()
+        answers.wait(30)
+
+    def changed(*args: Any) -> None:
+        raise AssertionError("it changes something after the stop")
+
+    monkeypatch.setattr(LocalPayloadStore, "sync", sync)
+    publisher.start(2)
+    assert waits.wait(10)
+    publisher.stop()
+    for name in ("_append_reports", "_append_rows", "_append_epochs", "_shorten"):
+        monkeypatch.setattr(publisher, name, changed)
+    answers.set()
+    publisher._thread.join(10)
+    assert not publisher._thread.is_alive()
+    assert not [*site.log.rglob("*.parquet")] and isinstance(publisher.failure, BusyError)
+    monkeypatch.undo()
+    site.publish()
+    assert site.positions() == [1, 2]
+    site.journal.close()
 
 
 @pytest.mark.parametrize("held", [0, 2])
