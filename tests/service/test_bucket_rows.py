@@ -224,11 +224,12 @@ def test_a_bucket_that_is_down_hides_no_other_table(tmp_path: Path, server: Stor
     wrong = tmp_path / "wrong"
     wrong.write_text("AWS_ACCESS_KEY_ID=nobody\nAWS_SECRET_ACCESS_KEY=nothing\n")
     wrong.chmod(0o600)
-    given["store_credentials_file"] = str(wrong)
 
     async def main() -> None:
         async with catalog(tmp_path / "nodes", **given) as caller:
             await make(caller.node)
+        given["store_credentials_file"] = str(wrong)
+        async with catalog(tmp_path / "nodes", **given) as caller:
             status, answer = await caller.ask("GET", path_of("orders"))
             assert status >= 500 and BUCKET in answer["error"]["message"]
             assert "nothing" not in str(answer)

@@ -7,6 +7,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,9 +19,15 @@ from tests.service.test_start_after_a_summary import free_ports
 from tests.support.forked_nodes import run_command
 
 from sparktxlog.config import NodeConfig
-from sparktxlog.errors import CorruptLogError, JournalLostError, NotMemberError
+from sparktxlog.errors import (
+    CorruptLogError,
+    JournalLostError,
+    NotMemberError,
+    StoreNotReadyError,
+)
 from sparktxlog.model.transactions.receipt import Level
 from sparktxlog.protocol.messages.view import Phase
+from sparktxlog.runtime.leaving_fork import leftover_log
 from sparktxlog.runtime.membership.join_orders import StartAgainError
 from sparktxlog.runtime.node import Node, build_node
 from sparktxlog.storage.journal.journal import JOURNAL_NAME, Journal
@@ -174,6 +181,43 @@ def test_files_without_a_queue_table_tell_as_well(tmp_path: Path, left: str) -> 
     path.parent.mkdir(parents=True)
     path.write_text(content)
     refused(config, "files in" if left == "payloads" else "a replica at position 12")
+
+
+@pytest.mark.parametrize("peers", ["A", "AB"])
+def test_a_first_start_whose_bucket_is_away_founds_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peers: str
+) -> None:
+    """Nobody knows whether the bucket has the rest of a log, whose positions would come again."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setattr(leftover_log, "_PATIENCE_S", 0.2)
+    ports = free_ports(peers)
+    config = config_of(
+        tmp_path,
+        "A",
+        ports,
+        lake_url="s3://lake/a",
+        store_endpoint="http://127.0.0.1:9",
+        store_region="us-east-1",
+        store_allow_http="true",
+    )
+
+    async def main() -> None:
+        for _ in range(2):  # nothing that a first try left makes the second one believe
+            if peers == "A":
+                with pytest.raises(StoreNotReadyError, match="is new, and a bucket cannot be"):
+                    build_node(config)
+                continue
+            running = build_node(config)
+            assert isinstance(running.base.remains, StoreNotReadyError)
+            assert running.membership.joining.only_joins
+            running.base.journal.close()
+        again = replace(config, lake_url=None)
+        running = build_node(again)
+        assert running.base.remains is None, "what is asked again says no more of a log"
+        running.base.journal.close()
+
+    asyncio.run(main())
 
 
 def test_a_log_without_its_database_is_not_thrown_away(tmp_path: Path) -> None:

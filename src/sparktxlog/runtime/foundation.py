@@ -16,7 +16,7 @@ import structlog
 
 from sparktxlog.codec.containers.runs import RunLimits
 from sparktxlog.config import NodeConfig, make_data_dir
-from sparktxlog.errors import DiskFullError, JournalLostError, TxLogError
+from sparktxlog.errors import DiskFullError, StorageError, TxLogError
 from sparktxlog.model.answers import StuckFiles
 from sparktxlog.model.tables.groups import is_held_at
 from sparktxlog.model.tables.table import Tables
@@ -25,6 +25,7 @@ from sparktxlog.protocol.messages.recovery import MasterConfig
 from sparktxlog.runtime.clock import Clock
 from sparktxlog.runtime.commit_tables.site_places import payloads_of
 from sparktxlog.runtime.leaving_fork.leftover_log import (
+    buckets_unseen,
     find_remains,
     find_remains_in_buckets,
     journal_lost,
@@ -80,7 +81,7 @@ class Foundation:
     #: The order to join a log; None = this node has a log, or founds one.
     order: JoinOrder | None
     #: Why this node must not found a log although it has none; None = it may.
-    remains: JournalLostError | None
+    remains: StorageError | None
     core: MasterConfig
     master: Master
     clock: Clock
@@ -178,6 +179,7 @@ def lay_foundation(config: NodeConfig) -> Foundation:
         LockedError: Another process owns the data directory (definite).
         CorruptLogError: The journal is damaged.
         JournalLostError: The journal is new, but there is the rest of a log (definite).
+        StoreNotReadyError: The journal is new, and a bucket cannot be asked for such (definite).
         NewerReleaseError: A newer release wrote it (definite).
         MissingDependencyError: tracing-endpoint is set without the extra `otel` (definite).
     """
@@ -263,19 +265,21 @@ def _recovered(
 
 def _find_remains(
     config: NodeConfig, journal: Journal, state: JournalState, order: JoinOrder | None
-) -> JournalLostError | None:
+) -> StorageError | None:
     """Return why a node with a new journal must not found a log, if it may only join one.
 
     Raises:
         JournalLostError: It has no peers whose log it could join.
+        StoreNotReadyError: The same, and nobody knows whether it had a log (definite).
     """
     new = INSTANCE not in state.values or _ONLY_JOINS in state.values
     if not new or order is not None or state.core.view or state.core.base.position:
         return None
-    found = [*find_remains(config), *find_remains_in_buckets(config)]
-    if not found:
+    in_buckets, away = find_remains_in_buckets(config)
+    found = [*find_remains(config), *in_buckets]
+    if not found and away is None:
         return None
-    lost = journal_lost(config, found)
+    lost = journal_lost(config, found) if found or away is None else buckets_unseen(config, away)
     if not config.peers:
         raise lost
     # The next start finds the instance, so it could not know that the journal was new.

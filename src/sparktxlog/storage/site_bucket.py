@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparktxlog.errors import ConfigError, StoreNotReadyError
+from sparktxlog.errors import ConfigError, ObjectMissingError, StoreNotReadyError
 from sparktxlog.files.stores.store import Created, Store
 
 _OWNER = ".owner"
@@ -54,7 +54,7 @@ class SiteBucket:
         self._untaken = True
         self._proof()
         if self.store.create(_OWNER, owner.encode()) is Created.OTHER:
-            other = self.store.read(_OWNER).decode(errors="replace")[:200]
+            other = owner_of(self.store)
             raise ConfigError(
                 f"{self.store.url} has {self._what} of site {other!r}, and this is {owner!r}",
                 hint=f"Name a prefix that no other site has with {self._key}.  If that site is "
@@ -63,3 +63,11 @@ class SiteBucket:
                 value=self.store.url,
             )
         self._untaken = False
+
+
+def owner_of(store: Store) -> str:
+    """Return the name of the site that took a prefix; empty = none did; errors as `Store`."""
+    try:
+        return store.read(_OWNER).decode(errors="replace")[:200]
+    except ObjectMissingError:
+        return ""

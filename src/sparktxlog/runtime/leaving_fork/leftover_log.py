@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from sparktxlog.config import NodeConfig
 from sparktxlog.delta.log_files import TablePlace
@@ -22,16 +21,18 @@ from sparktxlog.errors import (
     JournalLostError,
     ObjectMissingError,
     StorageError,
+    StoreNotReadyError,
 )
 from sparktxlog.files.foreign_files import INCOMING
 from sparktxlog.files.pins import OWN_DIRECTORY
 from sparktxlog.files.stores.opening import store_at
-from sparktxlog.runtime.commit_tables.site_places import settings_of_stores
+from sparktxlog.files.stores.store import Store
+from sparktxlog.model.tables.commit_table import UUID_NAME
+from sparktxlog.runtime.commit_tables.site_places import owner_in_buckets, settings_of_stores
 from sparktxlog.storage.journal.journal import JOURNAL_NAME
 from sparktxlog.storage.log_tables.queue_table import QUEUE_NAME
 from sparktxlog.storage.payload_log import PAYLOAD_LOG
-
-_log = structlog.get_logger("sparktxlog.storage")
+from sparktxlog.storage.site_bucket import owner_of
 
 #: A start does not wait longer for each bucket.
 _PATIENCE_S = 5.0
@@ -58,34 +59,53 @@ def find_remains(config: NodeConfig) -> list[str]:
     replica = read_replica_state(config.lake_dir)
     if replica is not None and replica.position:
         found.append(f"a replica at position {replica.position:,} in {config.lake_dir}")
+    # A new log would know none of them, and upkeep would remove them all a week later.
+    if any(UUID_NAME.fullmatch(one.name) for one in config.commit_table_dir.glob("*")):
+        found.append(f"commit tables in {config.commit_table_dir}")
     return found
 
 
-def find_remains_in_buckets(config: NodeConfig) -> list[str]:
+def find_remains_in_buckets(config: NodeConfig) -> tuple[list[str], StorageError | None]:
     """Return the same of what a site has in buckets; blocks, asks each one or two things.
 
-    One that does not answer is left out, and the log of the process says so.
+    Returns:
+        What is left, and why one of the buckets cannot be asked, None = all were.
     """
     settings = replace(settings_of_stores(config), patience_s=_PATIENCE_S, answer_s=_PATIENCE_S)
-    found = []
-    for key, url in (("payload-url", config.payload_url), ("lake-url", config.lake_url)):
+    found, away = list[str](), None
+    for key, url in (
+        ("payload-url", config.payload_url),
+        ("lake-url", config.lake_url),
+        ("commit-table-url", config.commit_table_url),
+    ):
         if url is None:
             continue
         try:
-            store = store_at(url, settings, field=key)
-            if key == "payload-url":
-                staged = (one for one in store.list() if _is_staged(one.key))
-                if next(staged, None) is not None:
-                    found.append(f"files in {url}")
-            else:
-                replica = read_replica_state(store)
-                if replica is not None and replica.position:
-                    found.append(f"a replica at position {replica.position:,} in {url}")
+            found += _remains_in_bucket(config, store_at(url, settings, field=key), key)
         except StorageError as error:
             if isinstance(error, CorruptLogError):
                 raise
-            _log.warning("a new journal begins, and its bucket is not seen", reason=str(error))
-    return found
+            away = error
+    return found, away
+
+
+def _remains_in_bucket(config: NodeConfig, store: Store, key: str) -> list[str]:
+    if key == "lake-url":
+        replica = read_replica_state(store)
+        at = 0 if replica is None else replica.position
+        return [f"a replica at position {at:,} in {store.url}"] if at else []
+    if owner_of(store) not in ("", owner_in_buckets(config)):
+        return []  # of another site: the start refuses the setting
+    is_left, what = (
+        (_is_staged, "files") if key == "payload-url" else (_is_of_table, "commit tables")
+    )
+    left = (one for one in store.list() if is_left(one.key))
+    return [f"{what} in {store.url}"] if next(left, None) is not None else []
+
+
+def _is_of_table(key: str) -> bool:
+    top, _, below = key.partition("/")
+    return bool(below) and UUID_NAME.fullmatch(top) is not None
 
 
 def _is_staged(key: str) -> bool:
@@ -106,7 +126,7 @@ def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
     """Return the error of a node without a journal next to the rest of a log."""
     journal = config.data_dir / JOURNAL_NAME
     prefixes = ""
-    if config.payload_url or config.lake_url:
+    if config.payload_url or config.lake_url or config.commit_table_url:
         prefixes = "  What lies in a bucket stays there: name other prefixes for the new log."
     if config.peers:
         advice = (
@@ -114,19 +134,34 @@ def journal_lost(config: NodeConfig, found: list[str]) -> JournalLostError:
             "are too few for a majority, `sparktxlog peer force` at one of them goes on without "
             "the others, and admits this one.  If no node has it any more, "
             f"put back the journal with its -wal file and {PAYLOAD_LOG}, or move data-dir, "
-            "lake-dir and payload-dir away at all nodes to begin a new log."
+            "lake-dir and payload-dir away at all nodes, and commit-table-dir, to begin a new log."
         )
     else:
         advice = (
             f"Put it back with its -wal file and {PAYLOAD_LOG}.  If it is lost, move data-dir, "
-            "lake-dir and payload-dir away: a new log begins, and what is in them stays readable "
-            "as Delta tables."
+            "lake-dir and payload-dir away, and commit-table-dir: a new log begins, and what is in "
+            "them stays readable as Delta tables."
         )
     return JournalLostError(
         f"{journal} is new, but there are {' and '.join(found)}: the journal was lost, and "
         "acknowledged transactions would be forgotten",
         hint=advice + prefixes,
         path=str(journal),
+    )
+
+
+def buckets_unseen(config: NodeConfig, away: StorageError) -> StoreNotReadyError:
+    """Return the error of a node with a new journal that cannot see whether it lost another one.
+
+    Args:
+        away: Why a bucket cannot be asked.
+    """
+    return StoreNotReadyError(
+        f"{config.data_dir / JOURNAL_NAME} is new, and a bucket cannot be asked whether it has the "
+        f"rest of a log, whose acknowledged transactions would be forgotten: {away.message}",
+        hint="Start the node again once the bucket answers; it is asked at the first start only.  "
+        "If the node had a log, put its journal back before that.",
+        **away.fields,
     )
 
 
