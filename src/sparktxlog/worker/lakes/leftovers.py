@@ -11,6 +11,9 @@ from sparktxlog.delta.file_paths import may_be_data
 from sparktxlog.delta.log_files import TablePlace, newest_version, store_of
 from sparktxlog.model.tables.commit_table import commit_file_name
 
+#: Ends of files that Spark and this worker write: rows, and deletion vectors.
+_WRITTEN = (".parquet", ".bin")
+
 
 def remove_unnamed(table: TablePlace, version: int, since_s: float) -> int:
     """Remove files that were written since a moment and that no version names.
@@ -39,7 +42,11 @@ def remove_unnamed(table: TablePlace, version: int, since_s: float) -> int:
         for path in files_of_commit(table, number):
             young.pop(path, None)
         number -= 1
-    gone = {key: size for key, size in young.items() if may_be_data(key, changes=True)}
+    gone = {
+        key: size
+        for key, size in young.items()
+        if key.endswith(_WRITTEN) and may_be_data(key, changes=True)
+    }
     checksums = map(_checksum, gone)  # Spark's own, on a disk
     store.remove([*gone, *(key for key in checksums if key in young)])
     return sum(gone.values())

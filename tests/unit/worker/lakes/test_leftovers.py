@@ -42,7 +42,10 @@ def test_files_since_a_moment_that_no_version_names_go(table: Path) -> None:
     put(left.with_name(f".{left.name}.crc"))
     put(table / "deletion_vector_x.bin")
     put(table / "_change_data" / "cdc-x.snappy.parquet")
-    stay = {put(table / "part-00002-old.snappy.parquet", age_s=60.0)}
+    stay = {
+        put(table / "part-00002-old.snappy.parquet", age_s=60.0),
+        put(table / "notes of somebody.txt"),
+    }
     for commit in (table / "_delta_log").iterdir():
         os.utime(commit)
     assert remove_unnamed(table, newest_version(table, 0), begun) == 3 * len(b"a part")
