@@ -130,7 +130,7 @@ class Joining:
         if self._knows_log:
             return ""
         if self._base.remains is not None:
-            return "it lost its journal, and waits for a peer whose log it can join"
+            return "its journal is new, and it waits for a peer whose log it can join"
         if not self.settled.is_set():
             return "it joins the log, and has not taken over a peer's queue yet"
         if self._base.links and not self.proven:
