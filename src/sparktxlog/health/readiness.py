@@ -70,7 +70,7 @@ def _membership(status: Mapping[str, Any]) -> Check:
 
 def _journal(status: Mapping[str, Any]) -> str:
     if status.get("only_joins"):
-        return "lost: this node waits for a peer whose log it can join"
+        return "perhaps lost: this node waits for a peer whose log it can join"
     return "disk full" if status.get("disk_full") else ""
 
 

@@ -241,7 +241,7 @@ def _of_node(status: _Facts) -> Iterator[Judgement]:
         way_out = "Keep its data-dir; docs/monitoring.md (SparktxlogHalted) says what to do."
         yield _differing("halted", f"This node halted: {halted}", way_out)
     if status.get("only_joins"):
-        text = "The journal of this node is lost: it waits for a peer whose log it can join"
+        text = "The journal of this node may be lost: it waits for a peer whose log it can join"
         yield _warning("journal-lost", text, _SEE_PEERS + _FORCE_THERE)
     phase, reason = status.get("phase"), status.get("phase_reason") or "it says no reason"
     if phase in _WITHOUT_PART and not status.get("aside"):
