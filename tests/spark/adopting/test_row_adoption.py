@@ -8,6 +8,7 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,26 @@ def test_odd_floats_of_others_are_found_by_filters_once_they_are_adopted(
     sites.b.delete_where("gaps", "f > 3.0 OR f = 0.0")
     at_a, at_b = sites.signatures("gaps")
     assert at_a == at_b and at_a.startswith("2:")
+
+
+@pytest.mark.thorough
+def test_decimals_whose_bounds_were_rounded_are_found_once_they_are_adopted(
+    spark: SparkSession, sites: TwoSites, tmp_path: Path
+) -> None:
+    path, exact = tmp_path / "sums", Decimal(2**53 + 1)
+    sums = pa.array([exact], pa.decimal128(20, 0))
+    write_deltalake(path, pa.table({"id": [1], "d": sums}))
+    same = f"d = {exact}"
+    # findings/deltalake_bounds_of_decimals.sh
+    assert not spark.read.format("delta").load(str(path)).where(same).collect()
+    sites.a.adopt_table("sums", str(path), keys=["id"])
+    at_a, at_b = sites.signatures("sums")
+    assert at_a == at_b and at_a.startswith("1:")
+    for log in (sites.a, sites.b):
+        assert [row.d for row in log.table("sums").where(same).collect()] == [exact]
+    sites.b.delete_where("sums", same)
+    at_a, at_b = sites.signatures("sums")
+    assert at_a == at_b and at_a.startswith("0:")
 
 
 def described(spark: SparkSession, log: TxLog, table: str) -> dict[str, Any]:
