@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.verification.rehearsal.rehearsing import Rehearsals
-
-from sparktxlog.api.session import build_session
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.faults]
 
@@ -15,12 +14,10 @@ SITES = ("paris", "oslo", "rome")
 
 
 @pytest.mark.timeout(420)
-def test_no_commit_is_lost_and_writers_go_on_after_suspect_timeout(tmp_path: Path) -> None:
-    spark = build_session("local[2]")
-    try:
-        found = Rehearsals(tmp_path, SITES, 2.0).run(spark)
-    finally:
-        spark.stop()
+def test_no_commit_is_lost_and_writers_go_on_after_suspect_timeout(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = Rehearsals(tmp_path, SITES, 2.0).run(spark.newSession())
     assert found.lost == {site: [] for site in SITES} and found.ordered > 20
     assert len(found.rehearsals) == 2
     for one in found.rehearsals:
