@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -19,6 +20,18 @@ class FileFault(str, Enum):
     FOREIGN = "foreign"
     #: The site has it as it was recorded here, and other sites have recorded another one.
     CONTRADICTED = "contradicted"
+
+
+def majority_site(digests: Mapping[str, str]) -> str:
+    """Return a site that has recorded what more than half of the sites have; empty = none has.
+
+    Args:
+        digests: Site → digest of one version there; at least one.
+    """
+    ((most, number),) = Counter(digests.values()).most_common(1)
+    if number * 2 <= len(digests):
+        return ""
+    return next(site for site, digest in digests.items() if digest == most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +54,7 @@ class CommitTableFinding:
 
         A repair does nothing about it then, unless a person names the right site.
         """
-        most = max(Counter(self.sites.values()).values(), default=0)
-        return not self.repaired and bool(self.sites) and most * 2 <= len(self.sites)
+        return not self.repaired and bool(self.sites) and not majority_site(self.sites)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ foreign commit here, and says which site has another history.  A repair fetches 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from sparktxlog.model.tables.table_checks import (
     CommitTableCheckRequest,
     CommitTableFinding,
     FileFault,
+    majority_site,
 )
 from sparktxlog.model.tables.table_versions import VersionFiles
 from sparktxlog.model.transactions.operation import StagedFile
@@ -268,10 +268,7 @@ class TableRecounts:
             digests = {site: one.digest for site, one in records.items()}
             if len({*digests.values()}) == 1:
                 continue
-            (most, number), *_ = Counter(digests.values()).most_common(1)
-            right = wanted.right if wanted.right in digests else ""
-            if not right and number * 2 > len(digests):
-                right = next(site for site, digest in digests.items() if digest == most)
+            right = wanted.right if wanted.right in digests else majority_site(digests)
             if right and digests[right] == own.digest:
                 continue  # another site has to be mended
             other = next(one for one in records.values() if one.digest != own.digest)
