@@ -103,7 +103,7 @@ def table_release(
         with closing(NodeApi(url)) as node:
             if dry_run:
                 if path is not None:
-                    check_target(found, node, path)
+                    check_target(found, node.get("/v1/info"), path)
                 print_plan(as_json, *release_plan(found, path, drop=drop))
                 return
             released = release(

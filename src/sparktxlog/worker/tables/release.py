@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,11 +112,12 @@ def release(
         DiskFullError, StorageError: The directory is not there; a row table is in the worker's.
         CommitStateUnknownError, TransportError: Nobody knows about the drop.
     """
+    info = node.get("/v1/info")
     if path is not None:
-        check_target(table, node, path)
+        check_target(table, info, path)
     if path is not None and bucket_url(path, "path") is not None:
         if table.kind is TableKind.ROW_TABLE:
-            return _of_rows(table, node, path, drop_rows, applied)
+            return _of_rows(table, info, path, drop_rows, applied)
         with closing(CatalogLink.to_same_node(node)) as link:
             return release_in_bucket(link, table.name, path, drop=drop, keep_features=keep_features)
     target = None if path is None else Path(local_path(path)).absolute()
@@ -125,7 +126,7 @@ def release(
             f"{target} exists already", hint="Name a new directory.", field="path", value=path
         )
     if table.kind is TableKind.ROW_TABLE:
-        return _of_rows(table, node, target, drop_rows, applied)
+        return _of_rows(table, info, target, drop_rows, applied)
     if target is None:
         raise InvalidRequestError(
             f"no directory is given for commit table {table.name!r}", field="path"
@@ -134,27 +135,28 @@ def release(
         return release_commits(link, table.name, target, drop=drop, keep_features=keep_features)
 
 
-def check_target(table: TableDescription, node: Http, path: str) -> None:
+def check_target(table: TableDescription, info: Mapping[str, Any], path: str) -> None:
     """Refuse a place for a plain table that is among the files of the site.
+
+    Args:
+        info: Answer of `/v1/info` of the site's node.
 
     Raises:
         InvalidRequestError: It is (definite).
     """
-    info = node.get("/v1/info")
     if table.kind is TableKind.COMMIT_TABLE:
         # It may be a whole bucket, where some prefixes are of no table: `BucketRelease` looks.
-        info = info | {"commit_table_url": None}
+        info = {**info, "commit_table_url": None}
     check_apart(path, roots_of(info), what="the plain table", field="path")
 
 
 def _of_rows(
     table: TableDescription,
-    node: Http,
+    info: Mapping[str, Any],
     target: Path | str | None,
     drop_rows: Callable[[str], Receipt],
     applied: Applied,
 ) -> Release:
-    info = node.get("/v1/info")
     if url := info.get("lake_url"):
         return _of_rows_in_bucket(table, url, target, drop_rows, applied)
     if isinstance(target, str):
