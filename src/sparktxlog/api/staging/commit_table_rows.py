@@ -13,6 +13,7 @@ repeats; its own way from Arrow fails there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -140,10 +141,8 @@ def _column(table: str, name: str, values: list[Any], kind: pa.DataType | None) 
         plain = _without_zones(kind, None)
         if plain == kind:
             raise
-        try:  # all of them without a zone
+        with suppress(SchemaMismatchError):  # all of them without a zone
             return _converted(table, name, found, plain)
-        except SchemaMismatchError:
-            pass
         raise
 
 
