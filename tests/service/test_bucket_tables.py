@@ -26,7 +26,7 @@ from tests.support.store_servers import BUCKET, SECRET, StoreServer, seaweedfs
 from sparktxlog.attic.attic import OF_COMMIT_TABLES, Kind
 from sparktxlog.attic.bucket_attic import BucketAttic
 from sparktxlog.errors import ConfigError
-from sparktxlog.files.stores import bucket
+from sparktxlog.files.stores import bucket_clients
 from sparktxlog.files.stores.store import Store
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.model.tables.table_checks import FileFault
@@ -361,7 +361,7 @@ def test_a_bucket_that_refuses_a_start_is_taken_once_it_does_not(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its node goes on with all else, and places what was committed meanwhile."""
-    monkeypatch.setattr(bucket, "_CREDENTIALS_S", 0)
+    monkeypatch.setattr(bucket_clients, "_CREDENTIALS_S", 0)
     monkeypatch.setattr(store_taking, "RETRY_S", 0.2)
     monkeypatch.setattr(commit_placer, "_RETRY_S", 0.2)
     right = cluster.server.credentials_file.read_text()

@@ -1,6 +1,6 @@
 """Servers of buckets on loopback: SeaweedFS, which is right; moto and rclone, which are not.
 
-And Azure's emulator, where somebody has it.
+And Azure's emulator, or another server of S3, where somebody has it.
 """
 
 from __future__ import annotations
@@ -193,6 +193,19 @@ def moto(directory: Path) -> Iterator[StoreServer]:
 
 #: Path of `azurite-blob` of Azure's emulator, which is on npm only; tests of it run if it is set.
 AZURITE = os.environ.get("SPARKTXLOG_AZURITE", "")
+#: URL of a server of S3 that runs, with a bucket `lake` and the keys of tests.
+GIVEN = os.environ.get("SPARKTXLOG_TEST_S3", "")
+
+
+def given(directory: Path) -> StoreServer:
+    """Return the server that somebody named; a directory is for its credentials."""
+    return StoreServer(GIVEN, _credentials(directory / "credentials"))
+
+
+def _credentials(path: Path) -> Path:
+    path.write_text(f"AWS_ACCESS_KEY_ID={KEY}\nAWS_SECRET_ACCESS_KEY={SECRET}\n")
+    path.chmod(0o600)
+    return path
 
 
 @contextmanager
@@ -276,9 +289,7 @@ def _served(
     command: Sequence[str], port: int, directory: Path, environ: Mapping[str, str]
 ) -> Iterator[StoreServer]:
     directory.mkdir(parents=True, exist_ok=True)
-    credentials = directory.with_name(f"{directory.name}-credentials")
-    credentials.write_text(f"AWS_ACCESS_KEY_ID={KEY}\nAWS_SECRET_ACCESS_KEY={SECRET}\n")
-    credentials.chmod(0o600)
+    credentials = _credentials(directory.with_name(f"{directory.name}-credentials"))
     log = directory.with_name(f"{directory.name}.log")
     with log.open("wb") as output:
         process = subprocess.Popen(

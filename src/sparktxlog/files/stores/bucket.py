@@ -1,4 +1,6 @@
-"""A bucket of S3, Azure or Google Cloud as a store, by the library obstore: nobody else imports it.
+"""A bucket of S3, Azure or Google Cloud as a store, by the library obstore.
+
+Nobody else imports it, but `bucket_clients`.
 
 The library repeats a request whose answer was lost.  If that had put an object, the repetition
 finds it there and fails.  So each object carries a random name of its writer, as metadata: who
@@ -6,6 +8,9 @@ fails looks whose object is there.  Equal bytes alone would not say which of two
 
 Providers create an object only if it is absent by one request with all bytes, or by a copy.  So a
 large file travels in parts under a name of its own, and is copied in the bucket from there.
+
+Not all servers of S3 look at the condition of a copy.  So before its first copy a store finds out
+by which way the server keeps it.
 """
 
 from __future__ import annotations
@@ -16,23 +21,22 @@ import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from sparktxlog.errors import ConfigError, FileChangedError, StorageError
+from sparktxlog.errors import FileChangedError, LyingStoreError, StorageError
 from sparktxlog.files.durability import storing
 from sparktxlog.files.foreign_files import INCOMING, goes_on
+from sparktxlog.files.stores.bucket_clients import client_of
 from sparktxlog.files.stores.counting import RequestCounts, RequestKind
-from sparktxlog.files.stores.credentials.azure_sas import AzureSas
 from sparktxlog.files.stores.objects import ObjectReader
 from sparktxlog.files.stores.store import PIECE_BYTES, Created, Found, OpenContent, same_bytes
 from sparktxlog.files.stores.store_failures import (
@@ -46,19 +50,13 @@ from sparktxlog.files.stores.store_failures import (
     was_repeated,
 )
 from sparktxlog.files.stores.store_settings import StoreSettings
-from sparktxlog.model.buckets import BucketUrl, Provider
+from sparktxlog.model.buckets import BucketUrl
 from sparktxlog.model.ids import check_relative_path
 
 if TYPE_CHECKING:
     from obstore import Attributes, GetOptions, GetResult, ListResult, ObjectMeta, PutMode
     from obstore.store import (
-        AzureConfig,
-        AzureSASToken,
-        GCSConfig,
         ObjectStore,
-        RetryConfig,
-        S3Config,
-        S3Credential,
     )
 
 _T = TypeVar("_T")
@@ -75,16 +73,12 @@ MOST_COPIED = 5 << 30
 _ATTEMPTS = 5
 _LISTED_AT_ONCE = 1000
 _REMOVED_AT_ONCE = 1000
+#: Statuses by which servers refuse a request of a kind that they do not have.
+_UNKNOWN_WAY = (400, 405, 411, 501)
 #: For so many seconds after an answer of the bucket, nobody asks whether it is there.
 _SEEN_S = 10.0
-#: How long a file with credentials is believed: it may be written again before they expire.
-_CREDENTIALS_S = 300
-#: An answer that stands still, or takes very long in all, is asked for again.
-_CLIENT: dict[str, Any] = {"timeout": "1h", "connect_timeout": "5s"}
 #: So many seconds a request may take, with its repetitions; then it hangs.
 _REQUEST_S = 240.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_MOST_REPEATS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +96,23 @@ class BucketStore:
     Args:
         client: Of the library, with the prefix.
         url: Of the bucket and prefix.
+        copying_otherwise: Makes a client with the other way of a copy that replaces nothing; None =
+            all servers keep the condition by the first one.
         part_bytes: Files of more are sent in parts of at least so many.
     """
 
-    def __init__(self, client: ObjectStore, url: str, *, part_bytes: int = PART_BYTES) -> None:
+    def __init__(
+        self,
+        client: ObjectStore,
+        url: str,
+        *,
+        copying_otherwise: Callable[[], ObjectStore] | None = None,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
         self._client, self._url, self._part_bytes = client, url, part_bytes
+        self._copying_otherwise = copying_otherwise
+        #: The client that copies, once that is known.
+        self._copying = None if copying_otherwise else client
         self.counts = RequestCounts()
         #: When something showed last that the bucket exists, monotonic seconds.
         self._seen_s = -math.inf
@@ -116,7 +122,9 @@ class BucketStore:
 
     def in_parts(self) -> BucketStore:
         """Return this store as one that sends whatever it is given in parts."""
-        return BucketStore(self._client, self._url, part_bytes=0)
+        return BucketStore(
+            self._client, self._url, copying_otherwise=self._copying_otherwise, part_bytes=0
+        )
 
     @property
     def url(self) -> str:
@@ -469,34 +477,89 @@ class BucketStore:
         """Copy an object; `only_here`: nobody else knows the source, so its copy is ours."""
         check_relative_path(source)
         check_relative_path(target)
-        self.counts.add(RequestKind.COPY)
-        try:
-            with _asking(self.url_of(target)):
-                obstore.copy(self._client, source, target, overwrite=False)
-            self._seen_s = monotonic()
-            return Created.NEW
-        except (BaseError, FileNotFoundError) as error:
-            if not _may_be_done(error):
-                raise failure_of(error, self.url_of(target), "copy to it") from None
-            failure = error
-        if isinstance(failure, FileNotFoundError):
-            self._raise_if_no_bucket(failure, target, "copy to it")
-        given, there = self._written(source, failure), self._written(target, failure)
-        if given is None:
-            raise missing(self.url_of(source), "copy it")
+        client, attempts = self._find_way(), 0
+        while True:
+            attempts += 1
+            self.counts.add(RequestKind.COPY)
+            try:
+                with _asking(self.url_of(target)):
+                    obstore.copy(client, source, target, overwrite=False)
+                self._seen_s = monotonic()
+                return Created.NEW
+            except (BaseError, FileNotFoundError) as error:
+                if attempts > 1:
+                    note_repeated(error)
+                if not _may_be_done(error):
+                    raise failure_of(error, self.url_of(target), "copy to it") from None
+                failure = error
+            if isinstance(failure, FileNotFoundError):
+                self._raise_if_no_bucket(failure, target, "copy to it")
+            given, there = self._written(source, failure), self._written(target, failure)
+            if given is None:
+                raise missing(self.url_of(source), "copy it")
+            # A copy in parts came as far as the answer that was cut.
+            if there is not None or not is_cut(failure) or attempts == _ATTEMPTS:
+                break
         if there is None and given.size_bytes > MOST_COPIED:
             return self._pass_on(source, target, given.writer)
         if there is None:
             raise failure_of(failure, self.url_of(target), "copy to it")
         if there.size_bytes != given.size_bytes:
             return Created.OTHER
-        # A copy has the writer of what was copied.
+        # A copy has the writer of what was copied, or none, if it was made in parts.
         by_same = bool(given.writer) and there.writer == given.writer
         if not by_same and self._digest(source) != self._digest(target):
             return Created.OTHER
         repeated = not isinstance(failure, AlreadyExistsError) or was_repeated(failure)
-        is_ours = by_same if only_here else repeated
+        is_ours = by_same if only_here and there.writer else repeated
         return Created.NEW if is_ours else Created.EQUAL
+
+    def _find_way(self) -> ObjectStore:
+        """Return the client whose copies leave alone what is there, found by trying.
+
+        Raises:
+            LyingStoreError: The server overwrites by each of them (definite).
+            StorageError: As `Store`; nothing was copied.
+        """
+        if self._copying is None:
+            self._copying = self._first_that_is_refused()
+        return self._copying
+
+    def _first_that_is_refused(self) -> ObjectStore:
+        assert self._copying_otherwise is not None
+        source, target = tried = [f"{INCOMING}/{secrets.token_hex(16)}" for _ in range(2)]
+        try:
+            for key in tried:
+                self._put_alone(key, b"tried")
+            for client in (self._client, self._copying_otherwise()):
+                self.counts.add(RequestKind.COPY)
+                copy = partial(obstore.copy, client, source, target, overwrite=False)
+                try:
+                    self._ask(target, "copy to it", copy, raw=True)
+                except (AlreadyExistsError, PreconditionError):
+                    return client
+                except (BaseError, FileNotFoundError) as error:
+                    if status_of(error) not in _UNKNOWN_WAY:
+                        raise failure_of(error, self.url_of(target), "copy to it") from None
+        finally:
+            with suppress(StorageError):  # the bucket's own rules remove them
+                self.remove(tried)
+        header = "If-None-Match: * of a copy"
+        raise LyingStoreError(
+            f"{self._url} cannot be trusted: a copy overwrites what is there: it ignores {header}, "
+            "and of the end of an upload in parts",
+            url=self._url,
+            check="copying",
+            header=header,
+        )
+
+    def _put_alone(self, key: str, content: bytes) -> None:
+        """Put a few bytes under a key that nobody else gives."""
+        failure = self._put(key, content, "create", secrets.token_hex(16))
+        if failure is None or isinstance(failure, AlreadyExistsError):  # its answer was lost
+            return
+        self._raise_if_no_bucket(failure, key, "write it")
+        raise failure_of(failure, self.url_of(key), "write it") from None
 
     def _pass_on(self, source: str, target: str, writer: str) -> Created:
         """Copy what S3 copies by no request, while the library has none for a part of an object.
@@ -564,9 +627,14 @@ class BucketStore:
                     raise failure_of(error, url, "list it") from None
 
     def _listed(self, found: Found) -> Found:
-        """Return what a list says as a look at the object says it: Azure leaves quotes out."""
+        """Return what a list says as a look at the object says it.
+
+        Azure leaves quotes out; MinIO has the parts of a second in lists only.
+        """
         if isinstance(self._client, AzureStore) and not found.mark.endswith('"'):
             return replace(found, mark=f'"{found.mark}"')
+        if isinstance(self._client, S3Store):
+            return replace(found, changed_s=math.floor(found.changed_s))
         return found
 
     def names(self, directory: str) -> Sequence[str]:
@@ -675,83 +743,8 @@ def bucket_store(place: BucketUrl, settings: StoreSettings) -> BucketStore:
     Raises:
         ConfigError: The settings, or those of the environment, do not fit (definite).
     """
-    retry: RetryConfig = {
-        "max_retries": _MOST_REPEATS,
-        "retry_timeout": timedelta(seconds=settings.patience_s),
-        "backoff": {
-            "init_backoff": timedelta(seconds=_FIRST_PAUSE_S),
-            "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
-            "base": 2,
-        },
-    }
-    common: dict[str, Any] = {
-        "prefix": place.prefix or None,
-        "client_options": _CLIENT
-        | {
-            "allow_http": settings.allow_http,
-            "read_timeout": timedelta(seconds=settings.answer_s),
-        },
-        "retry_config": retry,
-    }
-    settings.check_environment(place.provider)
-    try:
-        client = _client_of(place, settings, common)
-    except BaseError:
-        # The library's text has the value, which may be a secret.
-        raise ConfigError(
-            f"what reaches {place.url} cannot read a variable of the environment",
-            hint="Look at AWS_…, AZURE_… or GOOGLE_…: what is yes or no is true or false there.",
-        ) from None
-    return BucketStore(client, place.url)
-
-
-def _client_of(place: BucketUrl, settings: StoreSettings, common: dict[str, Any]) -> ObjectStore:
-    given = settings.read_credentials(place.provider)
-    if place.provider is Provider.S3:
-        s3: S3Config = {
-            # By an upload in parts, SeaweedFS lets several be first.
-            "copy_if_not_exists": "header: if-none-match: *",
-        }
-        if settings.endpoint:
-            s3["endpoint"] = settings.endpoint
-        if settings.path_style is not None:
-            s3["virtual_hosted_style_request"] = not settings.path_style
-        if settings.region:
-            s3["region"] = settings.region
-        if given:  # they may be written again before they expire
-            common["credential_provider"] = _file_credentials(settings)
-        return S3Store(place.bucket, config=s3, **common)
-    found: dict[str, Any] = dict(given)
-    if place.provider is Provider.AZURE:
-        azure = cast("AzureConfig", found | {"account_name": place.account})
-        if settings.endpoint:
-            azure["endpoint"] = settings.endpoint
-        if isinstance(settings.keys, AzureSas):  # not what the environment has
-            common["credential_provider"] = partial(_sas_of, settings.keys)
-        return AzureStore(place.bucket, config=azure, **common)
-    google = cast("GCSConfig", found)
-    if settings.endpoint:
-        google["base_url"] = settings.endpoint
-    return GCSStore(place.bucket, config=google, **common)
-
-
-def _sas_of(sas: AzureSas) -> AzureSASToken:
-    return {"sas_token": sas.token, "expires_at": None}
-
-
-def _file_credentials(settings: StoreSettings) -> Callable[[], S3Credential]:
-    """Return what reads the file of credentials whenever the library wants to know them."""
-
-    def read() -> S3Credential:
-        found = settings.read_credentials(Provider.S3)
-        return {
-            "access_key_id": found["aws_access_key_id"],
-            "secret_access_key": found["aws_secret_access_key"],
-            "token": found.get("aws_session_token"),
-            "expires_at": datetime.now(UTC) + timedelta(seconds=_CREDENTIALS_S),
-        }
-
-    return read
+    client = client_of(place, settings)
+    return BucketStore(client.library, place.url, copying_otherwise=client.copying_otherwise)
 
 
 def _as_it_is(result: GetResult) -> GetResult:
