@@ -37,11 +37,11 @@ def test_a_broken_connection_is_noticed_in_an_idle_cluster(tmp_path: Path) -> No
     with running(cluster):
         a, b, c = cluster.nodes.values()
         a.commit(append(1))
-        cluster.settle()
+        cluster.publish()
         posts = resting_rounds(a, b)
         c.kill()
         for node in (a, b):
-            wait_until(partial(misses, node, "C"), 2.0, f"{node.name} misses C")
+            wait_until(partial(misses, node, "C"), 30.0, f"{node.name} misses C")
         assert [node.status()["round"] for node in (a, b)] == posts, "by no post of theirs"
         # So the next commit finds an epoch without it.
         all_show(cluster, "AB", timeout=20.0)

@@ -138,8 +138,8 @@ def test_who_went_on_alone_may_start_alone(tmp_path: Path) -> None:
         assert b.status()["members"] == ["B"]
         # A has nobody who could let it in: it needs B, and B needs a vote for that.
         a.start()
-        wait_until(lambda: a.status()["phase"] == "JOINING")
-        assert waits_for(a) == ["B"]
         all_show(cluster, "AB")
+        # That takes half a second, so its log is asked: who looks meanwhile may see neither.
+        assert "goes on without this node" in a.log_text()
         cluster.agree(b.commit(append(3))["position"])
         witness.start()

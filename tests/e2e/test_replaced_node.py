@@ -147,6 +147,8 @@ def test_of_two_nodes_the_one_left_is_forced_and_gives_the_dead_ones_place_away(
     with running(Cluster(tmp_path, "AB", settings=settings)) as cluster:
         a, b = cluster.nodes.values()
         b.kill()
+        voters = f"{a.url}/v1/epochs"
+        wait_until(lambda: not call(voters)["force"]["linked_voters"], what="A misses B")
         port = free_ports(1)[0]
         steps = (
             (("force", "--confirm", "A 1"), 2),

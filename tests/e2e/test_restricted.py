@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 from tests.support.epoch_views import QUICK, all_show, told
-from tests.support.node_processes import Cluster, HttpProblem, append, call, running, wait_until
+from tests.support.node_processes import (
+    Cluster,
+    HttpProblem,
+    NodeProcess,
+    append,
+    call,
+    running,
+    wait_until,
+)
 
 from sparktxlog import Client
 from sparktxlog.errors import NoQuorumError
@@ -17,6 +25,11 @@ from sparktxlog.model.transactions.receipt import Level, Receipt
 pytestmark = [pytest.mark.e2e, pytest.mark.faults]
 
 ROW = [{"id": 1, "v": "x"}]
+
+
+def restricted_for(node: NodeProcess, seconds: float) -> None:
+    """Wait until a node has had no quorum for so long."""
+    wait_until(lambda: (node.status()["restricted"] or {}).get("since_us", 0) > seconds * 1e6)
 
 
 def test_a_node_without_a_quorum_refuses_what_it_cannot_order(tmp_path: Path) -> None:
@@ -33,6 +46,7 @@ def test_a_node_without_a_quorum_refuses_what_it_cannot_order(tmp_path: Path) ->
         with pytest.raises(HttpProblem) as problem:
             a.commit(append(1, taken), timeout=3)
         assert (problem.value.status, problem.value.document["definite"]) == (504, False)
+        restricted_for(a, 2.0)
 
         refused = str(uuid.uuid4())
         with pytest.raises(HttpProblem) as problem:
@@ -74,7 +88,7 @@ def test_a_client_goes_to_the_side_that_has_a_quorum(tmp_path: Path) -> None:
         b.kill()
         all_show(cluster, "AC")
         c.kill()
-        wait_until(lambda: (a.status()["restricted"] or {}).get("since_us", 0) > 2_000_000)
+        restricted_for(a, 2.0)
         c.start()
         with Client([a.url, c.url], timeout=60) as client:
             receipt = client.append("t", ROW)
