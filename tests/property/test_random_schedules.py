@@ -17,6 +17,8 @@ from sparktxlog.protocol.messages.actions import Action, PersistQueue, SendPost
 KNOWN_SEEDS = (3, 19, 72, 104, 111, 127)
 #: Of the short and of the long form.
 BUDGET_S, LONG_BUDGET_S = 12.0, 180.0
+#: A slow machine goes on after that, up to so many, until all is met that must be; today five do.
+MOST_NEEDED = 100
 #: What the schedules must meet, or they test less than they say.
 REACHED = (
     "PersistQueue",
@@ -59,15 +61,18 @@ def test_random_schedules_keep_every_invariant(long_form: bool) -> None:
     """As many schedules as fit the time; a failure names its seed for KNOWN_SEEDS."""
     began, seed, seen = time.monotonic(), 1_000, Counter[str]()
     budget = LONG_BUDGET_S if long_form else BUDGET_S
-    while time.monotonic() - began < budget:
+
+    def missed() -> list[str]:
+        return [what for what in REACHED if not seen[what]]
+
+    while time.monotonic() - began < budget or (missed() and seed < 1_000 + MOST_NEEDED):
         try:
             run_schedule(seed, watcher=lambda _n, _e, done, whole: _note(seen, done, whole))
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         seed += 1
-    missed = [what for what in REACHED if not seen[what]]
-    assert missed == [], (
-        f"{seed - 1_000} schedules never reached {missed}: they test less than said"
+    assert missed() == [], (
+        f"{seed - 1_000} schedules never reached {missed()}: they test less than said"
     )
 
 

@@ -165,9 +165,9 @@ def test_commit_files_that_are_read_at_once_have_one_budget(
             monkeypatch.setattr(places, "_left", size * 3 // 2, raising=False)
             monkeypatch.setattr(commit_catalog, "read_new_commit", held)
             first = asyncio.create_task(caller.commit(bodies[0]))
-            assert await asyncio.to_thread(asked.wait, 20)
+            assert await asyncio.to_thread(asked.wait, 60)
             refused = asyncio.create_task(caller.commit(bodies[1], "other"))
-            await asyncio.wait({refused}, timeout=5)
+            await asyncio.wait({refused}, timeout=60)
             go_on.set()
             assert told(await refused) == (429, "TooManyRequestsException")
             assert (await first)[0] == 200

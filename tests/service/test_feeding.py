@@ -230,11 +230,11 @@ def test_it_follows_and_ends_at_a_signal(tmp_path: Path, place: FeedStore) -> No
             )
             for number in range(3):
                 last = await at(node, append, number)
-                await until(lambda last=last: told and told[-1].position >= last, 10)
+                await until(lambda last=last: told and told[-1].position >= last)
             with pytest.raises(LockedError):
                 await once(place, node.config.master_url)
             stop.set()
-            done = await asyncio.wait_for(task, 15)
+            done = await asyncio.wait_for(task, 60)
             assert done.position == last and done.transactions == last
 
     asyncio.run(main())

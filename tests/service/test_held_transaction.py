@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.faulty_way import Fault, faulty_way
-from tests.support.node_processes import NodeProcess, free_ports
+from tests.support.node_processes import NodeProcess, free_ports, wait_until
 
 from sparktxlog import Client
 from sparktxlog.errors import (
@@ -196,14 +197,15 @@ def test_rows_of_an_expected_schema_are_refused_by_another_one(
 def test_a_lease_ends_unless_it_is_renewed(client: Client, table: str) -> None:
     with pytest.raises(InvalidRequestError):
         client.open_transaction(lease=0)
-    tx = client.open_transaction(lease=1)
+    tx = client.open_transaction(lease=3)
     tx.append(table, row(1))
-    for _ in range(4):
-        threading.Event().wait(0.5)  # a lease is time
+    began = time.monotonic()
+    while time.monotonic() - began < 4:
         tx.renew()
+        threading.Event().wait(0.1)  # a lease is time
     assert tx.id in opened(client)
-    threading.Event().wait(2)
-    with pytest.raises(TransactionNotOpenError, match="its lease of 1 s ended"):
+    wait_until(lambda: tx.id not in opened(client), what="the lease has ended")
+    with pytest.raises(TransactionNotOpenError, match="its lease of 3 s ended"):
         tx.commit()
     assert client.table(table).version == 0
 

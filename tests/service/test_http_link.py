@@ -178,7 +178,7 @@ def test_a_client_of_a_node_that_stays_out_is_told_to_try_again(
 ) -> None:
     server = serve(problem(NotMemberError("this node is JOINING")))
     with pytest.raises(NotMemberError, match="Try again") as caught:
-        submit(server, 0.4)
+        submit(server)
     assert caught.value.definite and caught.value.retryable
     assert len(server.requests) > 1
 
@@ -213,7 +213,7 @@ def test_a_node_that_dies_with_a_request_of_a_kept_connection_may_have_taken_it(
     serve: Callable[..., Server],
 ) -> None:
     server = serve(good({}), BREAK)
-    link = Nodes(server.url, timeout_s=0.3)
+    link = Nodes(server.url, timeout_s=2)
     link.get("/v1/info")
     server.close_after(2)
     with pytest.raises(CommitStateUnknownError):
@@ -254,7 +254,7 @@ def test_a_silent_node_is_given_up_when_the_time_is_over(serve: Callable[..., Se
     began = time.monotonic()
     with pytest.raises(CommitStateUnknownError):
         submit(server, 1.5)
-    assert 1 < time.monotonic() - began < 5  # it took five seconds more
+    assert 1 < time.monotonic() - began < 1.5 + 5  # it took five seconds more
     query = parse_qs(urlsplit(server.requests[-1].split()[1].decode()).query)
     assert 1 < float(query["timeout"][0]) <= 1.25
 
@@ -264,12 +264,12 @@ def test_a_node_that_stays_busy_is_not_asked_beyond_the_time(
 ) -> None:
     server = serve(problem(BusyError("full")))
     with pytest.raises(BusyError):
-        submit(server, 0.3)
+        submit(server, 2.0)
     first, *_, last = (
         float(parse_qs(urlsplit(request.split()[1].decode()).query)["timeout"][0])
         for request in server.requests
     )
-    assert 0 <= last < first <= 0.3
+    assert 0 <= last < first <= 2
 
 
 def test_an_answer_that_is_none(serve: Callable[..., Server]) -> None:

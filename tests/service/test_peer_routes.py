@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -107,14 +107,23 @@ def state_of(node: Node) -> object:
     )
 
 
+async def settled(look: Callable[[], Any]) -> Any:
+    """Return what is seen once it stays: what links say to each other at the start is said."""
+    found = look()
+    while True:
+        await asyncio.sleep(0.3)
+        if (seen := look()) == found:
+            return found
+        found = seen
+
+
 def test_strangers_wrong_secrets_and_replays_change_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_min=30, idle_round_max=30) as nodes:
             a, b = nodes["A"], nodes["B"]
             await until(lambda: a.base.master.status().peers[0].last_post_at is not None)
             await until(lambda: all(node.sites_data._sent for node in nodes.values()))
-            await asyncio.sleep(0.3)  # what links say to each other at the start is said
-            before = state_of(a)
+            before = await settled(lambda: state_of(a))
             hello = b.membership.greeter.own
             post = wire.encode(wire.Envelope())
             async with Stranger(a, "X") as stranger:
@@ -428,8 +437,7 @@ def test_who_takes_a_run_says_so_with_its_answer(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, "AB", idle_round_min=30, idle_round_max=30) as nodes:
             a, b = nodes["A"], nodes["B"]
-            await asyncio.sleep(0.3)  # what links say to each other at the start is said
-            sent = b.base.links["A"].traffic.posts
+            sent = await settled(lambda: b.base.links["A"].traffic.posts)
             receipt = await a._submits.submit(create(), level=Level.ORDERED, timeout=10)
             assert receipt.position
             assert b.base.links["A"].traffic.posts == sent

@@ -236,6 +236,10 @@ def test_applied_k_counts_sites_and_not_replicas(
                     )
                 return said["level"], said["late"]
 
+            for identity in IDS[:2]:
+                # Ordered before: half a second is for the wait alone.
+                with Client(a.config.master_url) as client:
+                    await asyncio.to_thread(client.append, "t", [ROW], transaction_id=identity)
             for ask in (commit, post):
                 assert (await asyncio.to_thread(ask))[1] is True
             end = a.base.ordered.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,16 +53,18 @@ def test_a_slow_disk_is_named_and_stands_aside(
                 assert max([await asyncio.to_thread(_commit, a, n) for n in range(4)]) > _WRITE_S
                 await until(lambda: (_peer(a, "C")["write_s"] or 0) >= _WRITE_S)
                 for node in nodes.values():
-                    await until(lambda node=node: "The disk of C takes 0.6" in _alarms(node))
+                    await until(lambda node=node: _takes(node, "The disk of C takes ") >= _WRITE_S)
                 # The posts of C wait for its disk; that is not its clock.
-                assert abs(_peer(a, "C")["clock_offset_us"]) < 300_000
+                await until(lambda: abs(_peer(a, "C")["clock_offset_us"]) < 300_000)
                 assert _metric(a, "sparktxlog_peer_write_s", peer="C") >= _WRITE_S
 
                 await c.change_settings({"slow-write-limit": 0.3})
                 await until(lambda: a.base.master.view.members == ("A", "B"))
-                assert min([await asyncio.to_thread(_commit, a, n) for n in range(3)]) < _WRITE_S
-                assert "C stands aside, because its disk takes 0.6" in _alarms(a)
-                assert _alarms(c).startswith("C stands aside, because its disk takes 0.6")
+                # Each took longer than that, so one is enough that does not, on a busy machine too.
+                assert min([await asyncio.to_thread(_commit, a, n) for n in range(9)]) < _WRITE_S
+                assert _takes(a, "C stands aside, because its disk takes ") >= _WRITE_S
+                assert _alarms(c).startswith("C stands aside")
+                assert _takes(c, "C stands aside, because its disk takes ") >= _WRITE_S
                 await until(lambda: "stands aside" in c.status()["phase_reason"])
                 await until(lambda: c.base.ordered.value >= a.base.ordered.value)
             finally:
@@ -88,6 +91,12 @@ def _alarms(node: Node) -> str:
     """Return what is said of disks; no worker runs here, which is said, too."""
     texts = [alarm["text"] for alarm in alarms_of(node.status())]
     return "; ".join(text for text in texts if "disk" in text)
+
+
+def _takes(node: Node, begin: str) -> float:
+    """Return the seconds that an alarm names after these words, 0 if there is none."""
+    found = re.search(rf"{begin}([\d.]+) s", _alarms(node))
+    return float(found[1]) if found else 0.0
 
 
 def _metric(node: Node, name: str, **labels: str) -> float:
