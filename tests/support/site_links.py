@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from examples.demo.relay import RelayNetwork, Way
@@ -19,6 +21,9 @@ class LossyNetwork(RelayNetwork):
         self._lost: set[Way] = set()
         #: Links of which something was lost, by direction: they cannot be continued.
         self._torn: set[tuple[asyncio.StreamWriter, Way]] = set()
+        #: Node → how many bytes come to it before all others wait.
+        self._most: dict[str, float] = {}
+        self._passes = asyncio.Event()
 
     def lose(self, ways: Iterable[Way]) -> None:
         """Lose whatever is sent these ways from now on, and nothing else; nobody is told."""
@@ -29,6 +34,16 @@ class LossyNetwork(RelayNetwork):
         super().refuse(ways)
         self._change(set())
 
+    def hold(self, node: str, more_bytes: int) -> None:
+        """Let about so many bytes more come to a node, or to clients (""); others wait."""
+        self._most[node] = self.received_bytes[node] + more_bytes
+
+    def pass_on(self) -> None:
+        """End all that `hold` began."""
+        self._most.clear()
+        self._passes.set()
+        self._passes = asyncio.Event()
+
     def _change(self, lost: set[Way]) -> None:
         self._lost = lost
         for writer, way in self._torn:
@@ -38,8 +53,10 @@ class LossyNetwork(RelayNetwork):
     async def send(self, way: Way, chunk: bytes, writer: asyncio.StreamWriter) -> None:
         if way in self._lost or (writer, way) in self._torn:
             self._torn.add((writer, way))
-        else:
-            await super().send(way, chunk, writer)
+            return
+        while self.received_bytes[way[1]] >= self._most.get(way[1], math.inf):
+            await self._passes.wait()
+        await super().send(way, chunk, writer)
 
 
 def ways_between(some: str, others: str) -> set[Way]:
@@ -66,6 +83,15 @@ class SiteLinks:
     def refuse(self, ways: Iterable[Way]) -> None:
         """Break connections that use one of these ways, and refuse new ones."""
         self._loop.call_soon_threadsafe(partial(self._network.refuse, ways))
+
+    @contextmanager
+    def held(self, node: str, more_bytes: int) -> Iterator[None]:
+        """Let about so many bytes more come to a node; all after them wait for the end of this."""
+        self._loop.call_soon_threadsafe(self._network.hold, node, more_bytes)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._network.pass_on)
 
     def heal(self) -> None:
         """Let everybody reach everybody again."""

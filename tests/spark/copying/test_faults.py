@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.demo.relay import RelayNetwork
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from tests.support.node_processes import Cluster, NodeProcess, call, wait_until
+from tests.support.site_links import LossyNetwork
 
 from sparktxlog import connect
 from sparktxlog.errors import ApplyError, DiskFullError, TransportError
@@ -36,6 +36,9 @@ CHUNK_BYTES = 65_536
 ROWS = 30_000
 #: Chunks after which a copy counts as in the middle; the table has over 200.
 MIDDLE = 20
+#: So many bytes come to the target's worker before all others wait: more than `MIDDLE` chunks, and
+#: less than a table, compressed or not.
+_HELD_BYTES = 4 << 20
 
 
 class Sites:
@@ -47,7 +50,7 @@ class Sites:
     def __init__(self, directory: Path, spark: SparkSession) -> None:
         self.spark = spark
         self.cluster = Cluster(directory)
-        self.relays = RelayNetwork(self.cluster.ports)
+        self.relays = LossyNetwork(self.cluster.ports)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -92,8 +95,19 @@ class Sites:
         with closing(source), closing(ReplicaDirectory(self.lake(name))) as directory:
             return Applier(self.spark, source, directory, **options).catch_up(timeout_s=60.0)
 
-    def copy(self, in_the_middle: Callable[[list[str]], None] = lambda donors: None) -> Any:
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let no copy end: its worker, which names no node, gets a part of the bytes."""
+        self.loop.call_soon_threadsafe(self.relays.hold, "", _HELD_BYTES)
+        try:
+            yield
+        finally:
+            self.loop.call_soon_threadsafe(self.relays.pass_on)
+
+    def copy(self, in_the_middle: Callable[[list[str]], None] | None = None) -> Any:
         """Copy to C; once chunks are here, let something happen to the donors of the copy."""
+        if in_the_middle is None:
+            return self.work("C", copies=CopyOptions(forced=True))
         donors: list[str] = []
 
         class Watched(DonorFetcher):
@@ -106,10 +120,11 @@ class Sites:
 
         def watch() -> None:
             try:
-                while not over.is_set() and self.chunks() < MIDDLE:
-                    over.wait(0.002)
-                if not over.is_set():
-                    in_the_middle(donors)
+                with self.held():
+                    while not over.is_set() and self.chunks() < MIDDLE:
+                        over.wait(0.002)
+                    if not over.is_set():
+                        in_the_middle(donors)
             except BaseException as failure:
                 failures.append(failure)
 
@@ -232,10 +247,13 @@ def test_a_killed_target_goes_on_where_it_stood(sites: Sites) -> None:
         "local[2]",
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    job = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-    wait_until(lambda: sites.chunks() >= MIDDLE or job.poll() is not None, 200, "chunks are here")
-    job.kill()
-    stderr = job.communicate()[1].decode(errors="replace")
+    with sites.held():
+        job = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+        wait_until(
+            lambda: sites.chunks() >= MIDDLE or job.poll() is not None, 200, "chunks are here"
+        )
+        job.kill()
+        stderr = job.communicate()[1].decode(errors="replace")
     assert job.returncode == -signal.SIGKILL, stderr[-3000:]
     here = sites.chunks()
     assert not (sites.lake("C") / "big").exists()
