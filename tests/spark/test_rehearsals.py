@@ -18,7 +18,8 @@ def test_no_commit_is_lost_and_writers_go_on_after_suspect_timeout(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     found = Rehearsals(tmp_path, SITES, 2.0).run(spark.newSession())
-    assert found.lost == {site: [] for site in SITES} and found.ordered > 20
+    # Each writer has two commits before, and two after each of two faults, however slow it is.
+    assert found.lost == {site: [] for site in SITES} and found.ordered >= len(SITES) * 6
     assert len(found.rehearsals) == 2
     for one in found.rehearsals:
         # The others wait for the site for suspect-timeout, or a little less: the silence begins

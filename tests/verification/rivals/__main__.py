@@ -32,6 +32,8 @@ KINDS = (
     *("store_away", "store_away_at_start"),
 )
 SETTLE_S = 180.0
+#: Writers go on until there were so many, however fast they are.
+LEAST_FAULTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +99,12 @@ def run_in(
         rivals = Rivals(cluster.masters(), tables, writers, commits, seed, places)
         asyncio.run(rivals.create())
         begin = time.monotonic()
+        rivals.goes_on = True
         writing = threading.Thread(target=asyncio.run, args=(rivals.run(),), daemon=True)
         writing.start()
         while writing.is_alive() and rivals.left > 0:
             faults.next()
+            rivals.goes_on = faults.count.total() < LEAST_FAULTS
             writing.join(pause)
             if not quiet:
                 print(f"  {rivals.left:,} commits are left", flush=True)
