@@ -37,10 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-# How long inputs take to make says how busy the machine is, and nothing about the test.
+# How long inputs take to make and to try says how busy the machine is, and nothing about the test.
 settings.register_profile(
     "any-machine",
     settings.default,
+    deadline=None,
     suppress_health_check={*settings.default.suppress_health_check, HealthCheck.too_slow},
 )
 settings.load_profile("any-machine")
