@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,30 +25,46 @@ from tests.verification.torture.faults import Faults, TorturedCluster
 from tests.verification.torture.history import Act
 from tests.verification.torture.judgement import Evidence, judge
 from tests.verification.torture.replicas import Replica, Tables
-from tests.verification.torture.workloads import BANKS, LISTS, Workloads, founding
+from tests.verification.torture.workloads import (
+    BANKS,
+    LISTS,
+    BulkHistory,
+    Workloads,
+    founding,
+)
 
 _SETTINGS = ('eviction = "auto"', "suspect-timeout = 2", "start-timeout = 6")
 _SETTLE_S = 180.0
+#: What the clients did, and the replicas → whether that is enough.
+Enough = Callable[[BulkHistory, Sequence[Replica]], bool]
 
 
 @contextmanager
 def tortured(
-    directory: Path, minutes: float, seed: int, store: str = "disk", faulty: float = 0.0
+    directory: Path,
+    minutes: float,
+    seed: int,
+    store: str = "disk",
+    faulty: float = 0.0,
+    enough: Enough = lambda bulk, replicas: True,
 ) -> Iterator[Evidence]:
     """Run clients and faults for so long; yield what they left, as long as the disks are there.
 
     Args:
         store: As in `places_in`; `faulty` too.
+        enough: Whether there is enough after that time; a slow machine goes on.
     """
     with (
         places_in(directory, store, faulty, seed) as places,
-        _tortured(directory, places, minutes, seed) as evidence,
+        _tortured(directory, places, minutes, seed, enough) as evidence,
     ):
         yield evidence
 
 
 @contextmanager
-def _tortured(directory: Path, places: Places, minutes: float, seed: int) -> Iterator[Evidence]:
+def _tortured(
+    directory: Path, places: Places, minutes: float, seed: int, enough: Enough
+) -> Iterator[Evidence]:
     cluster = TorturedCluster(directory, "ABC", settings=_SETTINGS)
     cluster.places = places
     cluster.small_disks = os.geteuid() == 0 and shutil.which("mount") is not None
@@ -68,7 +84,7 @@ def _tortured(directory: Path, places: Places, minutes: float, seed: int) -> Ite
         for each in followers[::-1]:
             each.start()
         end = time.monotonic() + 60 * minutes
-        while time.monotonic() < end:
+        while time.monotonic() < end or not enough(workloads.history, replicas):
             faults.next()
         for each in followers:
             each.stop()
