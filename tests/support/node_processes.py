@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +51,16 @@ def free_ports(count: int) -> list[int]:
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             ports.append(port)
     return ports
+
+
+def ports_in_a_row(count: int) -> int:
+    """Return the first of so many ports in a row that were free a moment ago."""
+    for first in random.sample(_PORTS[:-count], len(_PORTS) - count):
+        with ExitStack() as held, suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+    raise AssertionError(f"no {count} ports in a row are free")
 
 
 def append(number: int, transaction_id: str | None = None) -> dict[str, Any]:

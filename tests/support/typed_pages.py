@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 from tests.architecture.source_tree import ROOT
+from tests.support.node_processes import ports_in_a_row
 
 _BLOCK = re.compile(r"^```(sh|python|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _FIRST_PORT = 7070
@@ -35,7 +34,7 @@ def typed(page: str, directory: Path, *, timeout_s: float) -> list[tuple[str, st
         directory: In which it is typed; files that the page does not make must be there.
         timeout_s: After which all that it started is killed.
     """
-    first = _free_ports()
+    first = ports_in_a_row(_PORTS)
     text = re.sub(
         r"\b707(\d)\b", lambda m: str(first + int(m[1])), (ROOT / "docs" / page).read_text()
     )
@@ -98,16 +97,3 @@ def _run(script: str, directory: Path, url: str, timeout_s: float) -> str:
         if shell.poll() is None:
             os.killpg(shell.pid, signal.SIGKILL)
             shell.communicate()
-
-
-def _free_ports() -> int:
-    """Return the first of some ports in a row that are free."""
-    for first in range(21_070, 29_000, 10):
-        with ExitStack() as held:
-            try:
-                for port in range(first, first + _PORTS):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no ports are free")

@@ -18,9 +18,9 @@ from time import monotonic
 
 import pytest
 from tests.architecture.source_tree import ROOT
+from tests.support.node_processes import ports_in_a_row
 
 from sparktxlog.cli.common_options import NodeApi
-from sparktxlog.cli.demo.demo_sites import free_port
 from sparktxlog.errors import TransportError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
@@ -41,7 +41,7 @@ def _cli(line: str) -> list[str]:
 @pytest.fixture
 def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, dict[str, str]]]:
     """Do what the README's shell block does; give the first port and the environment."""
-    port = free_port(2)
+    port = ports_in_a_row(2)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))  # where nodes note their tokens
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     shell = re.search(r"```sh\npip install .*?\n(.*?)```", _README, re.DOTALL)
