@@ -238,13 +238,14 @@ def test_histories_are_streams(spark: SparkSession, log: TxLog, tmp_path: Path) 
         ).start().awaitTermination()
         return spark.read.schema(source.schema).parquet(str(tmp_path / name)).count()
 
-    assert stream("lag") == log.lag().count() > 0
+    # The node looks each second, and may leave a row between the two counts.
+    wait_until(lambda: stream("lag") == log.lag().count() > 0, what="the stream has all rows")
     before = log.lag().count()
     with Client(log.url) as client:  # it is not applied at once
         client.append("streamed", [{"id": 7}])
     wait_until(lambda: log.lag().count() > before)
     log.apply()
-    assert stream("lag") == log.lag().count()
+    wait_until(lambda: stream("lag") == log.lag().count() > before, what="it has all later ones")
     with pytest.raises(PySparkException) as caught:
         stream("masters")
     assert ".load('lag')" in str(errors_from_spark(caught.value))

@@ -39,7 +39,7 @@ def asked(node: RunningNode, name: str) -> Any:
     request = urllib.request.Request(
         node.url + path_of(name, "s"), headers={"authorization": f"Bearer {TOKEN}"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 
 
@@ -162,7 +162,7 @@ def test_a_commit_that_loses_is_made_again(tx: SparkSession, node: RunningNode) 
 
     def commit_the_other(value: int) -> int:
         request = urllib.request.Request(url, body, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 200
         return value
 

@@ -18,9 +18,11 @@ import pytest
 from deltalake import DeltaTable
 from tests.spark.api.nodes import RunningNode, start_node
 from tests.support.java_programs import connector_jar
+from tests.support.node_processes import wait_until
 
 from sparktxlog.api.session import SPARK_RELEASE
 from sparktxlog.api.spark_jars import known_jars
+from sparktxlog.delta.log_files import newest_commit
 from sparktxlog.http.link import Http
 
 pytestmark = [
@@ -110,8 +112,11 @@ def _alone() -> Iterator[None]:
 
 
 def rows(node: RunningNode, table: str) -> list[tuple[object, ...]]:
-    """Return the rows of a commit table, of its reader table."""
+    """Return the rows of a commit table, of its reader table, which the node makes later."""
     place = node.directory / "plain" / "shop" / table
+    shown = {one["name"]: one["version"] for one in Http(node.url).get("/v1/commit-tables")}
+    wanted = shown[f"shop.{table}"]
+    wait_until(lambda: newest_commit(place) == wanted, what=f"version {wanted} of {place}")
     read = DeltaTable(place).to_pyarrow_table().to_pylist()
     return sorted(tuple(row.values()) for row in read)
 

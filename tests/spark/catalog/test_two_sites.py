@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.spark.catalog.conftest import catalogs_at
 from tests.support.command_line import invoke
 from tests.support.delta_writer import path_of
-from tests.support.node_processes import NodeProcess, free_ports, wait_until
+from tests.support.node_processes import NodeProcess, call, free_ports, wait_until
 
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.http.catalog_link import CatalogLink
@@ -62,6 +62,16 @@ def _directory(node: NodeProcess, name: str = "t") -> Path:
     return Path(location.removeprefix("file:"))
 
 
+def _both_have(nodes: dict[str, NodeProcess], name: str = "t") -> None:
+    """Wait until both nodes have the same versions: the other one has a commit later."""
+
+    def same() -> bool:
+        found = [call(node.url + path_of(name)) for node in nodes.values()]
+        return len({one["latest-table-version"] for one in found}) == 1
+
+    wait_until(same, what=f"both have all of {name}")
+
+
 def _history(directory: Path) -> dict[str, bytes]:
     """Return all versions of a table, and the files that they need; a writer may leave others."""
     versions = sorted((directory / "_delta_log").glob("[0-9]" * 20 + ".json"))
@@ -74,7 +84,7 @@ def test_the_same_statements_at_both_sites_make_one_history(
     sites: SparkSession, nodes: dict[str, NodeProcess]
 ) -> None:
     sites.sql("CREATE TABLE a.default.t (id BIGINT, v STRING) USING delta")
-    wait_until(lambda: _directory(nodes["B"]), what="B has the table")
+    _both_have(nodes)
     for number, site in enumerate("abab"):
         sites.sql(f"INSERT INTO {site}.default.t VALUES ({number}, 'new at {site}')")
         sites.sql(
@@ -83,7 +93,9 @@ def test_the_same_statements_at_both_sites_make_one_history(
             "(id) VALUES (s.id)"
         )
     sites.sql("DELETE FROM b.default.t WHERE id = 0")
+    _both_have(nodes)
     _compact(sites, nodes["A"], "default.t")
+    _both_have(nodes)
     found = {
         site: sorted(tuple(row) for row in sites.sql(f"SELECT * FROM {site}.default.t").collect())
         for site in "ab"
@@ -139,7 +151,9 @@ def test_a_stream_that_stops_at_one_site_goes_on_at_the_other(
     sites.sql("INSERT INTO a.default.source VALUES (1), (2)")
     checkpoint = tmp_path / "a"
     _stream(sites, "a", checkpoint)
+    _both_have(nodes, "source")
     sites.sql("INSERT INTO b.default.source VALUES (3)")
+    _both_have(nodes, "source")
     _stream(sites, "a", checkpoint)
     # As if A was lost between the commit of the sink and the end of the batch.
     (checkpoint / "commits" / "1").unlink()
@@ -156,10 +170,12 @@ def test_a_stream_that_stops_at_one_site_goes_on_at_the_other(
     assert "ends at batch 0, and the sink has batch 1" in said.err
     assert "goes on after batch 0; batch 1 was begun, and is run again" in said.out
     sites.sql("INSERT INTO a.default.source VALUES (4)")
-    wait_until(lambda: _directory(nodes["B"], "sink"), what="B has the sink")
+    for name in ("source", "sink"):
+        _both_have(nodes, name)
     _stream(sites, "b", tmp_path / "b")
     sites.sql("INSERT INTO b.default.source VALUES (5)")
     _stream(sites, "b", tmp_path / "b")
+    _both_have(nodes, "sink")
     for site in "ab":
         rows = [row[0] for row in sites.sql(f"SELECT id FROM {site}.default.sink").collect()]
         assert sorted(rows) == [1, 2, 3, 4, 5]

@@ -262,7 +262,9 @@ def test_what_verify_finds_wrong_is_repaired(sites: Sites) -> None:
     sites.b.stop()
     sites.b.start()
     sites.b.wait_ready()
-    wait_until(sites.cluster.all_linked, what="B is back")
+    # Its node must hear again of somebody who can lend.
+    plan = f"{sites.b.url}/v1/worker/plan"
+    wait_until(lambda: call(plan)["plan"] == "copy", what="B is back, and knows a donor")
     outcome = sites.work(sites.b, position)
     assert (outcome.verdict, len(outcome.copies)) == ("IN_SYNC", 1)
     sites.await_peace(position)
