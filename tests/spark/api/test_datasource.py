@@ -161,7 +161,7 @@ def test_refusals_keep_their_codes_and_leave_no_files(
         spark.read.format("txlog").load("square")
     assert "square" in str(errors_from_spark(caught.value))
     assert _files(node) == files
-    _save(good, "strict", level="applied", timeout="0.3")  # ordered, and late
+    _save(good, "strict", level="applied", timeout="3")  # ordered, and late
     log.apply()
     log.site.worker.apply(log.position(), 30)  # type: ignore[union-attr]
     assert log.table("strict").count() == 10  # the log had it: its files were kept

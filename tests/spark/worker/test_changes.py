@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import DataFrame, SparkSession
-from tests.support.epoch_views import QUICK, all_show
+from tests.support.epoch_views import QUICK, all_show, operate
 from tests.support.node_processes import Cluster, NodeProcess, running
 
 from sparktxlog import Client, connect
@@ -281,8 +281,7 @@ def test_types_are_widened(
 def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path) -> None:
     """The change alone is one Delta commit that changes nothing; what is ordered later obeys it."""
     session = spark.newSession()
-    settings = (*QUICK, "synchro-timeout = 0.5")
-    cluster = Cluster(tmp_path, "ABW", settings=settings, witnesses="W")
+    cluster = Cluster(tmp_path, "ABW", settings=(*QUICK, "synchro-timeout = 60"), witnesses="W")
     with running(cluster), ExitStack() as stack:
         a, b = cluster.nodes["A"], cluster.nodes["B"]
         log: TxLog = stack.enter_context(closing(connect(session, a.url)))
@@ -312,6 +311,7 @@ def test_tables_become_synchronous_and_plain(spark: SparkSession, tmp_path: Path
         # With one copy less than the two that they need, only synchronous ones are refused.
         b.stop()
         all_show(cluster, "A")
+        operate(a, "settings", "set", "synchro-timeout", "0.5")
         for table in ("made", "later"):
             with pytest.raises(SynchroTimeoutError, match="needs 2 holders, the log has 1 member"):
                 log.append(table, _items(session, 2, "lost"))
