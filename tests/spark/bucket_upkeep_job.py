@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from contextlib import closing
 from typing import Any
 
 from pyspark.sql import SparkSession
-from tests.spark.buckets_job import QUICK
+from tests.spark.buckets_job import QUICK, until_equal
 
 import sparktxlog
 from sparktxlog.api.session import build_session
@@ -65,6 +64,7 @@ def main(classes: str, prefix: str, *urls: str) -> None:
     sql("DELETE FROM a.default.u WHERE id IN (1, 11)")  # each the only row of its file
     sql("INSERT INTO b.default.u VALUES (20, 'x y'), (21, 'x y')")
     sql("DELETE FROM b.default.u WHERE id = 21")  # by a deletion vector
+    until_equal(session.spark, "u")
     rows = sql("SELECT * FROM a.default.u ORDER BY id")
     # At the other site, which wrote no checkpoint.
     checked = session.maintain("b", many_files=100)
@@ -115,14 +115,12 @@ def transaction(session: Session) -> dict[str, Any]:
                 sql("INSERT INTO b.default.v VALUES (9, 90)")
         except sparktxlog.errors.TxLogError as error:
             lost = error.code
-    end = time.monotonic() + 60
-    while [30, "z"] not in (of_u := sql("SELECT * FROM b.default.u ORDER BY id")):
-        assert time.monotonic() < end
+    until_equal(spark, "u")
     return {
         "inside": inside,
         "outside": outside,
         "lost": lost,
-        "u": of_u,
+        "u": sql("SELECT * FROM b.default.u ORDER BY id"),
         "v": sql("SELECT * FROM b.default.v ORDER BY id"),
     }
 
@@ -136,6 +134,7 @@ def adopted(session: Session) -> dict[str, Any]:
     sql(f"DELETE FROM delta.`{url}` WHERE id = 1")
     with sparktxlog.connect(spark, session.urls[0], token="any") as log:
         done = log.adopt_table("default.o", url, kind="commit-table", files="copy")
+        until_equal(spark, "o")
         there = sql("SELECT * FROM b.default.o ORDER BY id")
         sql("INSERT INTO b.default.o VALUES (9, 'p 9')")
         sql("DELETE FROM a.default.o WHERE id = 0")

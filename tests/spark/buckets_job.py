@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from sparktxlog.api.session import build_session
@@ -35,6 +37,21 @@ def by_url(spark: SparkSession, table: str) -> dict[str, Any]:
     return {"rows": [[row.id, row.said] for row in found]}
 
 
+def until_equal(spark: SparkSession, name: str) -> None:
+    """Wait until both sites have the same versions of a table: the other one has a commit later."""
+    end = time.monotonic() + 60
+    while newest(spark, f"a.default.{name}") != newest(spark, f"b.default.{name}"):
+        assert time.monotonic() < end, f"the sites have other versions of {name}"
+
+
+def newest(spark: SparkSession, table: str) -> int:
+    """Return the newest version of a table that a site has, -1 if it has none."""
+    try:
+        return int(spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").collect()[0]["version"])
+    except AnalysisException:
+        return -1
+
+
 def by_sites(spark: SparkSession) -> dict[str, Any]:
     """Write one table at both sites; return what each reads, and where the table is."""
     spark.sql("CREATE TABLE a.default.t (id BIGINT, said STRING) USING delta")
@@ -45,6 +62,7 @@ def by_sites(spark: SparkSession) -> dict[str, Any]:
             "WHEN MATCHED THEN UPDATE SET said = concat(said, '!')"
         )
         spark.sql(f"DELETE FROM {site}.default.t WHERE id = 9")
+    until_equal(spark, "t")
     found = {}
     for site in "ab":
         rows = spark.sql(f"SELECT id, said FROM {site}.default.t ORDER BY id").collect()
