@@ -100,3 +100,23 @@ def _points_keep_files(spark: SparkSession, lake: Path, directory: Path) -> None
     assert (for_point.vacuumed, for_point.failed, old.exists()) == ("full", "", True)
     maintain_replica(spark, lake, Upkeep(tables=["plain"]))
     assert not old.exists()
+
+
+def test_a_compaction_that_fails_leaves_no_file(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogBuilder(tmp_path)
+    log.transaction().create(table("plain", "id bigint"))
+    log.transaction().staged("append", "plain", [(i,) for i in range(60)], files=30)
+    log.publish()
+    source = MemoryLog(log, tmp_path / "lake")
+    apply(spark, source)
+    directory = source.lake / "plain"
+    before = {path.name for path in directory.iterdir()}
+    # The last one that is read: what comes before it is written by then.
+    damaged = max(directory.glob("*.parquet"))
+    size = damaged.stat().st_size
+    damaged.unlink()
+    damaged.write_bytes(b"PAR1" + b"?" * (size - 8) + b"PAR1")
+    wanted = Upkeep(tables=["plain"], vacuum=False)
+    (failed,) = maintain_replica(spark, source.lake, wanted)
+    assert failed.failed and not failed.optimized
+    assert {path.name for path in directory.iterdir()} == before

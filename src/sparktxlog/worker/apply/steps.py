@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
@@ -33,7 +32,6 @@ from sparktxlog.errors import (
     DivergedError,
     LockedError,
     StorageError,
-    TxLogError,
     first_lines,
 )
 from sparktxlog.files.stores.store_failures import says_full
@@ -56,7 +54,7 @@ from sparktxlog.worker.apply.tables import (
 )
 from sparktxlog.worker.apply.worker_session import marked, read_newest, tagged
 from sparktxlog.worker.lakes.lake import Lake
-from sparktxlog.worker.lakes.leftovers import remove_unnamed
+from sparktxlog.worker.lakes.leftovers import Leftovers
 from sparktxlog.worker.lakes.payload_files import PayloadFiles
 
 if TYPE_CHECKING:
@@ -118,8 +116,7 @@ class TableSteps:
         self._log_id = log_id
         self._tell = tell
         self._placer = Placer(lake, payloads)
-        #: Table → when its steps were begun that are not done, seconds since 1970 UTC.
-        self._begun_s: dict[str, float] = {}
+        self._leftovers = Leftovers()
         #: Table → what distinguishes the newest commit that was examined.
         self._examined: dict[str, Hashable] = {}
         #: Tables that were checked for torn commits; a living process leaves none.
@@ -204,15 +201,9 @@ class TableSteps:
             ApplyError: A step failed; those before it stand, and are not done again.
         """
         name = plan.table
-        # Tasks that still run may leave more after a failure: the next one removes that, too.
-        since_s = self._begun_s.setdefault(name, time())
-        try:
-            with failures_named(name):
-                self._apply(batch, plan, progress, counted)
-        except DiskFullError:
-            self._make_room(name, progress.version, since_s)
-            raise
-        del self._begun_s[name]
+        place, version = self._lake.table(name), lambda: progress.version
+        with self._leftovers.removed(name, place, version), failures_named(name):
+            self._apply(batch, plan, progress, counted)
 
     def _apply(
         self, batch: Batch, plan: TablePlan, progress: TableProgress, counted: Counted
@@ -243,16 +234,6 @@ class TableSteps:
                 progress.definition = stage.change.applied_to(progress.definition)
         # Others may have written between the examination and a step's commit.
         self._examine(progress, batch)
-
-    def _make_room(self, name: str, version: int, since_s: float) -> None:
-        """Remove what steps of a table wrote that failed since a moment."""
-        try:
-            freed = remove_unnamed(self._lake.table(name), version, since_s)
-        except (TxLogError, OSError) as error:
-            _logger.warning("table %s: what a failed write left stays: %s", name, error)
-            return
-        if freed:
-            _logger.info("table %s: a failed write left %d bytes, removed", name, freed)
 
     def _check_payloads(self, steps: Iterable[Step]) -> None:
         """Check the files that a MERGE reads: Spark takes garbage for rows where it can."""

@@ -28,6 +28,7 @@ from sparktxlog.errors import LockedError
 from sparktxlog.worker.apply.settling import settle
 from sparktxlog.worker.apply.tables import read_commit
 from sparktxlog.worker.apply.worker_session import applier_session
+from sparktxlog.worker.lakes.leftovers import Leftovers
 from sparktxlog.worker.replica.driver_lock import lock_by_driver
 from sparktxlog.worker.replica.state import ReplicaDirectory, ReplicaState, applied_state
 from sparktxlog.worker.tables.table_upkeep import (
@@ -85,6 +86,7 @@ class _Keeper:
         self._lake = lake
         self._state = state
         self._wanted = wanted
+        self._leftovers = Leftovers()
         #: How long to wait for a worker, for all tables together.
         self._deadline_s = monotonic() + wanted.wait_s
 
@@ -132,7 +134,8 @@ class _Keeper:
                 return
             if due:
                 before = newest_version(directory, state.tables[found.table].version)
-                self._sql(f"OPTIMIZE {_quoted(directory)}")
+                with self._leftovers.removed(found.table, directory, lambda: before):
+                    self._sql(f"OPTIMIZE {_quoted(directory)}")
                 # Spark fsyncs nothing, and a later VACUUM removes the old files.
                 newest = newest_version(directory, before)
                 settle(directory, before + 1, newest)

@@ -9,11 +9,19 @@ from time import time
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from sparktxlog.delta.log_files import newest_version
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import CorruptLogError
-from sparktxlog.worker.lakes.leftovers import remove_unnamed
+from sparktxlog.errors import (
+    ApplyError,
+    CorruptLogError,
+    StoreForbiddenError,
+    StoreUnavailableError,
+)
+from sparktxlog.worker.lakes import leftovers as leftovers_module
+from sparktxlog.worker.lakes.leftovers import Leftovers, remove_unnamed
 
 
 @pytest.fixture
@@ -68,3 +76,72 @@ def test_nothing_goes_once_somebody_committed(table: Path) -> None:
     with pytest.raises(CorruptLogError, match="nothing is removed"):
         remove_unnamed(table, 1, 0.0)
     assert left.exists()
+
+
+def fail(leftovers: Leftovers, table: Path, error: BaseException, cause: object = None) -> Path:
+    """Write a file, and fail; return it."""
+    version = newest_version(table, 0)
+    with pytest.raises(type(error)), leftovers.removed("t", table, lambda: version):
+        left = put(table / f"part-{os.urandom(4).hex()}.parquet")
+        raise error from cause  # type: ignore[misc]
+    return left
+
+
+def write(leftovers: Leftovers, table: Path, *, commits: bool = True) -> None:
+    with leftovers.removed("t", table, lambda: newest_version(table, 0)):
+        if commits:
+            write_deltalake(table, pa.table({"id": [3], "p": [0]}), mode="append")
+
+
+@pytest.mark.parametrize(
+    "error", [PySparkException("a task failed"), StoreForbiddenError("no"), OSError(5, "I/O")]
+)
+def test_what_a_write_left_goes_whatever_it_failed_for(table: Path, error: Exception) -> None:
+    named, leftovers = data(table), Leftovers()
+    for _ in range(2):
+        fail(leftovers, table, ApplyError("table t"), cause=error)
+        assert data(table) == named
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("the JVM does not answer"),
+        ConnectionRefusedError("nor does its port"),
+        StoreUnavailableError("no answer"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_files_of_a_write_stay_until_it_can_make_no_version(
+    table: Path, error: BaseException
+) -> None:
+    named, leftovers = data(table), Leftovers()
+    if isinstance(error, Exception):
+        left = fail(leftovers, table, ApplyError("table t"), cause=error)
+    else:
+        left = fail(leftovers, table, error)
+    assert left.exists()
+    # Its version may come still, whatever becomes of the next attempt.
+    other = fail(leftovers, table, ApplyError("table t"))
+    write(leftovers, table, commits=False)
+    assert left.exists() and other.exists()
+    write(leftovers, table)
+    assert not left.exists() and not other.exists()
+    assert len(data(table)) == len(named) + 1
+
+
+def test_a_version_that_was_made_after_all_keeps_its_files(table: Path) -> None:
+    leftovers = Leftovers()
+    with pytest.raises(StoreUnavailableError), leftovers.removed("t", table, lambda: 1):
+        write_deltalake(table, pa.table({"id": [3], "p": [0]}), mode="append")
+        raise StoreUnavailableError("the answer was lost")
+    named = data(table)
+    left = fail(leftovers, table, ApplyError("table t"))
+    assert data(table) == named and not left.exists()
+    write(leftovers, table)
+    assert named < data(table)
+
+
+def test_without_a_failure_nobody_looks(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers_module, "remove_unnamed", lambda *_: pytest.fail("it looked"))
+    write(Leftovers(), table)
