@@ -36,6 +36,7 @@ from sparktxlog.files.stores.store import Created
 from sparktxlog.model.tables.commit_table import commit_file_name
 from sparktxlog.worker.backup.bucket_images import BucketImages
 from sparktxlog.worker.backup.commit_table_images import commit_tables_below, restore_commit_tables
+from sparktxlog.worker.backup.disk_images import DiskImages
 from sparktxlog.worker.backup.image import Image
 from sparktxlog.worker.backup.image_places import images_at
 from sparktxlog.worker.backup.image_store import ImageStore
@@ -94,6 +95,11 @@ def _named(image: Image, ending: str) -> str:
 
 def _key(images: ImageStore, image: Image, path: str) -> str:
     return images.donor(image).keys["t", path]
+
+
+def _apart(lake: Lake, tmp_path: Path) -> Image:
+    """Return an image of a lake in a place of its own."""
+    return back_up_replica(lake.path, DiskImages(tmp_path / "others"), name="apart").image
 
 
 def _contents(images: BucketImages) -> set[str]:
@@ -161,9 +167,37 @@ def test_a_damaged_file_is_named_and_not_restored(
     assert found == {"table": "t", "path": victim, "stored": images.store.url_of(key)}
     with pytest.raises(CorruptLogError, match=re.escape(images.store.url_of(key))):
         restore_replica(images, image, tmp_path / "new")
-    if damage != "flip":  # the site is still there
-        done = back_up_replica(lake.path, images, name="two")
-        assert done.new_files == 1 and damaged_files(images, done.image) == []
+    # The site is still there.
+    done = back_up_replica(lake.path, images, name="two")
+    assert (done.new_files, done.mended_files) == (1, 1)
+    assert damaged_files(images, done.image) == damaged_files(images, image) == []
+    assert back_up_replica(lake.path, images, name="three").new_files == 0
+
+
+def test_a_site_without_the_bytes_of_before_mends_nothing(lake: Lake, images: ImageStore) -> None:
+    image = back_up_replica(lake.path, images, name="one").image
+    victim = _named(image, ".parquet")
+    for store, key in ((images.store, _key(images, image, victim)), (None, "")):
+        path = lake.path / "t" / victim
+        content, times = path.read_bytes(), path.stat()
+        if store is None:
+            path.write_bytes(content[:-1] + b"?")
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        else:
+            store.replace(key, content[:-1] + b"!")
+    with pytest.raises(CorruptLogError, match=r"has other bytes than in image 'one'"):
+        back_up_replica(lake.path, images, name="two")
+    assert images.names() == ["one"]
+
+
+def test_what_was_written_again_with_the_same_bytes_is_no_damage(
+    lake: Lake, images: ImageStore
+) -> None:
+    image = back_up_replica(lake.path, images, name="one").image
+    key = _key(images, image, _named(image, ".parquet"))
+    images.store.replace(key, images.store.read(key))
+    done = back_up_replica(lake.path, images, name="two")
+    assert (done.new_files, done.mended_files) == (0, 0)
 
 
 def test_what_the_log_has_outlived_goes_and_the_rest_is_restorable(
@@ -235,6 +269,14 @@ def test_a_bucket_has_each_content_once(lake: Lake, bucket: BucketImages, tmp_pa
     restore_replica(bucket, image, tmp_path / "new")
     other = back_up_replica(tmp_path / "new", bucket, name="two", site="B")
     assert (other.new_files, _contents(bucket)) == (0, before)
+    # What no image of that replica vouches for is compared, and mended.
+    key = _key(bucket, image, _named(image, ".parquet"))
+    content = bucket.store.read(key)
+    bucket.store.replace(key, content[:-1] + b"?")
+    restore_replica(DiskImages(tmp_path / "others"), _apart(lake, tmp_path), tmp_path / "third")
+    third = back_up_replica(tmp_path / "third", bucket, name="three", site="C")
+    assert (third.new_files, third.mended_files) == (1, 1)
+    assert bucket.store.read(key) == content and _contents(bucket) == before
 
 
 def test_a_backup_that_was_killed_goes_on_after_what_it_sent(

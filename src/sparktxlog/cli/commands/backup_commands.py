@@ -108,6 +108,7 @@ def create(
     result = _summary(done.image) | {
         "new_files": done.new_files,
         "added_bytes": done.added_bytes,
+        "mended_files": done.mended_files,
         "repeated": done.repeated,
         "seconds": round(time.monotonic() - begun, 3),
     }
@@ -119,6 +120,11 @@ def create(
             f"files of {done.image.size_bytes:,} bytes.  New: {done.new_files:,} files, "
             f"{done.added_bytes:,} bytes, in {result['seconds']:,} s."
         )
+        if done.mended_files:
+            typer.echo(
+                f"{done.mended_files:,} of them were stored before, and damaged or missing: the "
+                "older images have them again."
+            )
 
 
 @backup_app.command("list", epilog="Example: sparktxlog backup list /backups/site-a")

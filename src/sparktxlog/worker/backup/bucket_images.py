@@ -15,17 +15,19 @@ import errno
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from threading import Lock
 
 from sparktxlog.files.stores.bucket import BucketStore
 from sparktxlog.files.stores.part import PartOfStore
-from sparktxlog.files.stores.store import Created
+from sparktxlog.files.stores.store import Created, Found
 from sparktxlog.model.buckets import bucket_url, whole_bucket
 from sparktxlog.worker.backup.image import Image, ImageFile, manifest_of
 from sparktxlog.worker.backup.image_store import (
     IMAGE_NAME,
     ImageStore,
+    KeptFile,
     ToKeep,
     check_image_name,
 )
@@ -98,9 +100,9 @@ class BucketImages(ImageStore):
             self.store, self._lock_store, owned="place of images", owner="backup or removal"
         ) as lease:
             contents = PartOfStore(self.store, _CONTENTS, lease.check)
-            listed = (one for one in contents.list() if _CONTENT_KEY.fullmatch(one.key))
-            there = {found.key: found.size_bytes for found in listed}
-            yield _Writer(self, contents, PartOfStore(self.store, _IMAGES, lease.check), there)
+            there = {one.key: one for one in contents.list() if _CONTENT_KEY.fullmatch(one.key)}
+            manifests = PartOfStore(self.store, _IMAGES, lease.check)
+            yield _Writer(self, contents, manifests, there, self.made())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,32 +112,58 @@ class _Writer:
     images: BucketImages
     contents: PartOfStore
     manifests: PartOfStore
-    #: Bytes of each content that is there.
-    there: dict[str, int]
+    #: Each content that is there.
+    there: dict[str, Found]
+    #: When each image was made, by the clock of the store, as it says when contents were put.
+    made: dict[str, float]
+    #: Contents that this process put, or read and compared.
+    seen: set[str] = field(default_factory=set)
+    mending: Lock = field(default_factory=Lock)
     at_once: int = _AT_ONCE
 
-    def keep(self, worker_id: str, wanted: ToKeep) -> tuple[ImageFile, bool]:
+    def keep(self, worker_id: str, wanted: ToKeep) -> KeptFile:
         """As `ImageWriter.keep`; several threads may call it."""
-        if wanted.before is not None and self._has(wanted.before.file):
-            return wanted.before.file, False
+        before = wanted.before
+        if before is not None and self._has(before.file, wanted.chunk_bytes, before.image):
+            return KeptFile(before.file, is_new=False)
         original = wanted.original
         file = wanted.as_kept(digests_of(original, wanted.chunk_bytes))
-        if self._has(file):
-            return file, False
+        if self._has(file, wanted.chunk_bytes):
+            return KeptFile(file, is_new=False)
         key = _content_key(file)
-        made = original.give(self.contents, key)
-        if made is Created.OTHER:
-            # One that was cut, or is damaged: it is mended for older images, too.
-            self.contents.remove([key])
+        # Two files may have one content, and what is damaged is removed once.
+        with self.mending if key in self.there else nullcontext():
+            if key in self.seen:
+                return KeptFile(file, is_new=False)
+            is_mended = key in self.there or wanted.was_kept(file)
+            if key in self.there:  # of another size, or with other bytes
+                self.contents.remove([key])
             made = original.give(self.contents, key)
-        if made is Created.OTHER or original.is_other():
-            self.contents.remove([key])
-            raise VersionGoneError(f"{original.url} changed while it was read")
-        self.there[key] = file.size_bytes
-        return file, made is Created.NEW
+            if made is Created.OTHER or original.is_other():
+                self.contents.remove([key])
+                raise VersionGoneError(f"{original.url} changed while it was read")
+            self.seen.add(key)
+        return KeptFile(file, made is Created.NEW, is_mended)
 
-    def _has(self, file: ImageFile) -> bool:
-        return self.there.get(_content_key(file)) == file.size_bytes
+    def _has(self, file: ImageFile, chunk_bytes: int, image: str = "") -> bool:
+        """Return whether the bytes of a file are there; they are read unless it is known.
+
+        Args:
+            image: Has the file: what was not put since it was made is what it was then.
+        """
+        key = _content_key(file)
+        found = self.there.get(key)
+        if key in self.seen:
+            return True
+        if found is None or found.size_bytes != file.size_bytes:
+            return False
+        # Stores may know times to the second only.
+        if image in self.made and found.changed_s < self.made[image]:
+            return True
+        if self.images.whole(f"{_CONTENTS}/{key}", file, chunk_bytes) is None:
+            return False
+        self.seen.add(key)
+        return True
 
     def add(self, image: Image) -> None:
         """As `ImageWriter.add`."""
@@ -161,7 +189,8 @@ class _Writer:
             for _, file in self.images.image(name).all_files
         }
         unneeded = self.there.keys() - needed
-        sizes = [there[name].size_bytes for name in gone] + [self.there[key] for key in unneeded]
+        sizes = [there[name].size_bytes for name in gone]
+        sizes += [self.there[key].size_bytes for key in unneeded]
         if not dry_run:
             # No manifest is ever there without its contents.
             self.manifests.remove(f"{name}{_SUFFIX}" for name in sorted(gone))

@@ -17,14 +17,15 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import CorruptLogError, InvalidRequestError
 from sparktxlog.files.durability import (
     link_new,
     move_durably,
+    place_durably,
     remove_at_once,
     storing,
     sync_directory,
@@ -41,6 +42,7 @@ from sparktxlog.worker.backup.image import CHUNK_BYTES, Image, ImageFile, manife
 from sparktxlog.worker.backup.image_store import (
     IMAGE_NAME,
     ImageStore,
+    KeptFile,
     ToKeep,
     check_image_name,
 )
@@ -126,30 +128,56 @@ class DiskImages(ImageStore):
             lock.release()
 
 
-@dataclass(frozen=True, slots=True)
 class _Writer:
     """Methods are those of `ImageWriter`."""
 
-    images: DiskImages
-    buffer: memoryview
-    at_once: int = 1
+    at_once = 1
 
-    def keep(self, worker_id: str, wanted: ToKeep) -> tuple[ImageFile, bool]:
+    def __init__(self, images: DiskImages, buffer: memoryview) -> None:
+        self.images, self._buffer = images, buffer
+
+    def keep(self, worker_id: str, wanted: ToKeep) -> KeptFile:
         """As `ImageWriter.keep`."""
         size, before = wanted.original.size_bytes, wanted.before
         target = self.images.unfinished(worker_id) / wanted.table / wanted.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        digests = ""
+        digests, is_whole = "", False
         if before is not None:
-            place = self.images.root / before.image / wanted.table / wanted.path
-            if _link(place, target, size):
-                return before.file, False
+            key = self.images.file_key(before.image, wanted.table, before.file)
+            place = self.images.root / key
+            is_whole = is_file(place, size) and _has_time(place, before.file.modified_at)
+            if not is_whole and self.images.whole(key, before.file, wanted.chunk_bytes):
+                is_whole, at = True, wanted.original.modified_ns
+                os.utime(place, ns=(at, at))  # it need not be read again
+            if is_whole and _link(place, target):
+                return KeptFile(before.file, is_new=False)
         elif is_file(target, size) and target.stat().st_mtime_ns == wanted.original.modified_ns:
             # Its name came after its bytes.
             digests = "".join(hash_chunks(target, size, wanted.chunk_bytes))
         if is_new := not digests:
-            digests = _copy(wanted.original, target, self.buffer[: wanted.chunk_bytes])
-        return wanted.as_kept(digests), is_new
+            digests = _copy(wanted.original, target, self._buffer[: wanted.chunk_bytes])
+        file = wanted.as_kept(digests)
+        is_mended = not is_whole and wanted.was_kept(file)
+        if is_mended:
+            self._mend(wanted.table, file, target)
+        return KeptFile(file, is_new, is_mended)
+
+    def _mend(self, table: str, file: ImageFile, whole: Path) -> None:
+        """Give a whole file to all images whose own is missing, or was written since."""
+        for path in self._places.get((table, file.path, file.digests), ()):
+            if not is_file(path, file.size_bytes) or not _has_time(path, file.modified_at):
+                place_durably({path: whole}, self.images.root)
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str, str], list[Path]]:
+        """(table, path, digests) → where images have such a file; of damaged manifests none."""
+        found: dict[tuple[str, str, str], list[Path]] = {}
+        for name in self.images.names():
+            with suppress(CorruptLogError):
+                for table, file in self.images.image(name).all_files:
+                    place = self.images.root / self.images.file_key(name, table, file)
+                    found.setdefault((table, file.path, file.digests), []).append(place)
+        return found
 
     def add(self, image: Image) -> None:
         """As `ImageWriter.add`; files that the image does not have are removed."""
@@ -182,10 +210,18 @@ class _Writer:
         return freed
 
 
-def _link(place: Path, target: Path, size: int) -> bool:
-    """Link a stored file; False if it is gone, was cut, or cannot have one name more."""
-    if not is_file(place, size):
-        return False
+def _has_time(place: Path, modified_at: int) -> bool:
+    """Return whether a stored file has the time that it was given, microseconds since 1970 UTC.
+
+    Some file systems keep only every second one.
+    """
+    stored_ns = place.stat().st_mtime_ns
+    off_us = abs(stored_ns // 1_000 - modified_at)
+    return off_us == 0 or (stored_ns % 1_000_000_000 == 0 and off_us < 2_000_000)
+
+
+def _link(place: Path, target: Path) -> bool:
+    """Link a stored file; False if it cannot have one name more."""
     target.unlink(missing_ok=True)
     try:
         return link_new(place, target, copies=False)

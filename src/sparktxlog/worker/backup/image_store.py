@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from sparktxlog.delta.log_files import is_in_log
 from sparktxlog.errors import (
     CorruptLogError,
     InvalidNameError,
@@ -50,13 +51,31 @@ class ToKeep:
     before: Before | None
 
     def as_kept(self, digests: str) -> ImageFile:
-        """Return what a manifest says of it."""
+        """Return what a manifest says of it, once what is stored of it was found damaged or absent.
+
+        Raises:
+            CorruptLogError: Nor has the site the bytes of before: data files never change.
+        """
+        before = self.before
+        if before is not None and before.file.digests != digests and not is_in_log(self.path):
+            raise CorruptLogError(
+                f"{self.original.url} has other bytes than in image {before.image!r}, with the "
+                "same name, size and time; and the image has lost its own",
+                hint="The replica is damaged: recount it with `sparktxlog verify`, and repair it, "
+                "or back up another site's.",
+                table=self.table,
+                path=self.original.url,
+            )
         return ImageFile(
             path=self.path,
             size_bytes=self.original.size_bytes,
             modified_at=self.original.modified_ns // 1000,
             digests=digests,
         )
+
+    def was_kept(self, file: ImageFile) -> bool:
+        """Return whether the image before has a file with the bytes of this one."""
+        return self.before is not None and self.before.file.digests == file.digests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +84,16 @@ class Before:
 
     image: str
     file: ImageFile
+
+
+class KeptFile(NamedTuple):
+    """A file of an image that is made."""
+
+    file: ImageFile
+    #: Its bytes were stored now.
+    is_new: bool
+    #: They had been stored before, and were missing or others by now; old images have them again.
+    is_mended: bool = False
 
 
 class ImageWriter(Protocol):
@@ -80,14 +109,15 @@ class ImageWriter(Protocol):
     def at_once(self) -> int:
         """How many files are stored at the same time."""
 
-    def keep(self, worker_id: str, wanted: ToKeep) -> tuple[ImageFile, bool]:
+    def keep(self, worker_id: str, wanted: ToKeep) -> KeptFile:
         """Store a file of a replica's next image, durably, unless its bytes are there.
 
-        Returns:
-            What the manifest says of it, and whether its bytes were stored now.
+        What is stored is taken for whole if it was not written since the image before.  Else it is
+        read and compared, and mended.
 
         Raises:
             VersionGoneError: It changed while it was read.
+            CorruptLogError: As `ToKeep.as_kept`.
         """
 
     def add(self, image: Image) -> None:
@@ -246,22 +276,30 @@ class ImageStore(ABC):
         Raises:
             CorruptLogError: It is missing or damaged.
         """
+        key = self.file_key(image.name, table, file)
+        found = self.whole(key, file, image.chunk_bytes)
+        if found is None:
+            raise self.damaged(image, table, file)
+        return found
+
+    def whole(self, key: str, file: ImageFile, chunk_bytes: int) -> Original | None:
+        """Read a stored file, and return it if it has the digests of its manifest, else None."""
         try:
-            original = self.original(self.file_key(image.name, table, file))
+            original = self.original(key)
             is_whole = original.size_bytes == file.size_bytes
-            if is_whole and digests_of(original, image.chunk_bytes) == file.digests:
+            if is_whole and digests_of(original, chunk_bytes) == file.digests:
                 return original
         except (FileNotFoundError, VersionGoneError):
             pass
-        raise self.damaged(image, table, file)
+        return None
 
     def damaged(self, image: Image, table: str, file: ImageFile) -> CorruptLogError:
         """Return the error that a file of an image is missing, or not what was stored."""
         url = self.store.url_of(self.file_key(image.name, table, file))
         return CorruptLogError(
             f"{url} is damaged: it is missing, or has other bytes than when stored",
-            hint="Use another image.  If the site still has the file, remove the damaged one: the "
-            "next image gets the site's.",
+            hint="Use another image.  If the site still has the file, back it up again: that mends "
+            "one that is missing, or was written since; any other one remove before.",
             path=url,
         )
 

@@ -8,7 +8,8 @@ cleanup can remove files; then the backup starts again with a newer batch, and r
 are stored already.
 
 A file with the name, size and time that it has in the replica's image before is not read.  So an
-image costs only what is new.
+image costs only what is new.  What is stored of it must not have been written since: else it is
+compared, and mended.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from sparktxlog.worker.backup.image_store import (
     Before,
     ImageStore,
     ImageWriter,
+    KeptFile,
     ToKeep,
     check_image_name,
 )
@@ -63,6 +65,8 @@ class BackupResult:
     #: Files that were read and written in this run, and their bytes; the others were here already.
     new_files: int
     added_bytes: int
+    #: How many of the new ones had been stored before, and were damaged or missing by now.
+    mended_files: int
     #: How often it started again because files vanished.
     repeated: int
 
@@ -88,7 +92,8 @@ def back_up_replica(
         InvalidNameError, InvalidRequestError: The name is reserved or taken (definite).
         NotAppliedError: Nothing was applied yet, or a copy is unfinished (definite).
         DivergedError: A table stands still: its image would have the fault too (definite).
-        CorruptLogError: A file of the lake does not have its recorded size (definite).
+        CorruptLogError: A file of the lake does not have its recorded size, or neither it nor the
+            stored one has the bytes of the image before: no image was made (definite).
         StorageError: Files of the batch are missing, and there is no newer batch.  No image was
             made (definite); the next attempt uses the files that were stored.
         LockedError: Another backup writes there (definite).
@@ -201,7 +206,7 @@ class _Backup:
             if before.chunk_bytes == CHUNK_BYTES
             for table, file in before.all_files
         }
-        self._new = self._added = 0
+        self._new = self._added = self._mended = 0
 
     def run(self, name: str, site: str, *, repeated: int) -> BackupResult:
         state = self._state
@@ -255,7 +260,11 @@ class _Backup:
         )
         self._writer.add(image)
         return BackupResult(
-            image=image, new_files=self._new, added_bytes=self._added, repeated=repeated
+            image=image,
+            new_files=self._new,
+            added_bytes=self._added,
+            mended_files=self._mended,
+            repeated=repeated,
         )
 
     def _row_table(self, name: str) -> TableFiles:
@@ -271,7 +280,7 @@ class _Backup:
     ) -> Iterator[tuple[str, ImageFile]]:
         """Store all files; yield each of them with the name of its table, in their order."""
 
-        def keep(one: tuple[TableFiles, str, int | None]) -> tuple[ImageFile, bool] | None:
+        def keep(one: tuple[TableFiles, str, int | None]) -> KeptFile | None:
             table, path, size = one
             try:
                 return self._keep(table, path, size)
@@ -289,13 +298,13 @@ class _Backup:
             results = map(keep, files) if self._writer.at_once == 1 else threads.map(keep, files)
             for (table, _, _), kept in zip(files, results, strict=True):
                 if kept is not None:
-                    file, is_new = kept
-                    self._new += is_new
-                    self._added += file.size_bytes if is_new else 0
-                    yield table.name, file
+                    self._new += kept.is_new
+                    self._added += kept.file.size_bytes if kept.is_new else 0
+                    self._mended += kept.is_mended
+                    yield table.name, kept.file
 
-    def _keep(self, table: TableFiles, path: str, recorded: int | None) -> tuple[ImageFile, bool]:
-        """Store a file; return what it is, and whether its bytes are new."""
+    def _keep(self, table: TableFiles, path: str, recorded: int | None) -> KeptFile:
+        """Store a file."""
         original = table.original(path)
         size, modified_at = original.size_bytes, original.modified_ns // 1000
         if recorded is not None and recorded != size:

@@ -227,14 +227,36 @@ def test_a_damaged_file_is_found_before_the_worker_can_start(
         directory.load()
     (found,) = damaged_files(store, image)
     assert found == {"table": "t", "path": victim.path, "stored": str(path)}
-    # The site is still there: the next image gets its file, but not if only bytes differ.
-    if damage != "flip":
-        done = back_up_replica(lake.path, store, name="two")
-        assert done.new_files == 1
-        with pytest.raises(InvalidRequestError, match="broken off"):
-            restore_replica(store, done.image, tmp_path / "new")
-        restore_replica(store, done.image, tmp_path / "new", force_clean=True)
-        assert rows(tmp_path / "new") == rows(lake.path)
+    # The site is still there: the next backup gives its file to all images.
+    done = back_up_replica(lake.path, store, name="two")
+    assert (done.new_files, done.mended_files) == (1, 1)
+    with pytest.raises(InvalidRequestError, match="broken off"):
+        restore_replica(store, image, tmp_path / "new")
+    restore_replica(store, image, tmp_path / "new", force_clean=True)
+    assert rows(tmp_path / "new") == rows(lake.path)
+
+
+def test_all_images_with_a_damaged_file_are_mended(lake: Lake, store: DiskImages) -> None:
+    images = [back_up_replica(lake.path, store, name=name).image for name in ("one", "two")]
+    victim = next(file for file in images[0].tables["t"].files if file.path.endswith(".parquet"))
+    path = store.root / "one" / "t" / victim.path
+    path.write_bytes(b"?" * victim.size_bytes)
+    assert all(len(damaged_files(store, image)) == 1 for image in images)
+    done = back_up_replica(lake.path, store, name="three")
+    assert (done.new_files, done.mended_files) == (1, 1)
+    assert all(damaged_files(store, image) == [] for image in store.images())
+    # They share it again.
+    assert path.samefile(store.root / "three" / "t" / victim.path)
+
+
+def test_a_disk_that_keeps_whole_seconds_is_not_read_each_time(
+    lake: Lake, store: DiskImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up_replica(lake.path, store, name="one")
+    for path in stored_files(store).values():
+        os.utime(path, (int(path.stat().st_mtime),) * 2)
+    monkeypatch.setattr(DiskImages, "whole", lambda *_: pytest.fail("it was read"))
+    assert back_up_replica(lake.path, store, name="two").new_files == 0
 
 
 def test_a_damaged_manifest_is_found(lake: Lake, store: DiskImages) -> None:
