@@ -78,6 +78,12 @@ select id, customer, amount from {{ ref('orders') }}
     "models/schema.yml": """
 version: 2
 models:
+  - name: orders
+    description: Every order
+    config: {persist_docs: {relation: true, columns: true}}
+    columns:
+      - name: at
+        description: The day's date
   - name: customers
     description: Each customer's orders
     config: {persist_docs: {relation: true, columns: true}}
@@ -199,12 +205,13 @@ def test_a_shop_is_built_again_and_dropped(tmp_path: Path) -> None:
     later = FILES["seeds/raw_orders.csv"] + "3,cyd,7.00,2026-01-03\n4,ada,1.00,2026-01-01\n"
     (project / "later.csv").write_text(later)
     with running(tmp_path) as (url, jars):
-        deps, seed, ran, tested, snapped, docs, described = run(
+        deps, seed, ran, tested, snapped, docs, described, of_view = run(
             project,
             url,
             jars,
             *(["deps"], ["seed"], ["run"], ["test"], ["snapshot"], ["docs", "generate"]),
             "DESCRIBE TABLE EXTENDED ci.customers",
+            "DESCRIBE TABLE EXTENDED ci.orders",
         )
         (project / "seeds" / "raw_orders.csv").write_text(later)
         synced = project / "models" / "synced.sql"
@@ -217,6 +224,7 @@ def test_a_shop_is_built_again_and_dropped(tmp_path: Path) -> None:
             "SELECT customer, total, dbt_valid_to IS NULL FROM ci.totals ORDER BY 1, 2",
             *(f"SELECT count(*) FROM ci.{name}" for name in MODELS),
             "DESCRIBE HISTORY ci.orders",
+            "DESCRIBE TABLE EXTENDED ci.orders",
             "SHOW TABLES IN ci",
             "SHOW COLUMNS IN ci.synced",
             ["run", "--full-refresh", "--select", "synced"],
@@ -236,7 +244,12 @@ def test_a_shop_is_built_again_and_dropped(tmp_path: Path) -> None:
         ["cyd", "7.00", True],
     ]
     assert again[4:10] == [[[4]], [[3]], [[4]], [[4]], [[4]], [[4]]]
-    assert len(again[10]) == 2  # the table of a view is replaced, and not dropped
+    # The table of a view is replaced, and not dropped; and a column gets its comment.
+    assert len(again[10]) == 4
+    for view in (of_view, again[11]):
+        assert ["at", "date", "The day's date"] in view
+        assert ["Comment", "Every order", ""] in view
+    del again[11]
     names = [row[1] for row in again[11]]
     assert sorted(names) == sorted([*MODELS, "raw_orders", "totals"])
     assert sorted(again[12]) == sorted(again[14]) == [["at"], ["customer"], ["id"]]

@@ -22,6 +22,18 @@
 {%- endmacro %}
 
 
+{#-
+    Comments of columns (`persist_docs`): a view has them in its list of columns, which CREATE TABLE … AS
+    does not take. dbt-spark gives them to other models after this step, and to views not at all.
+-#}
+{% macro spark__apply_grants(relation, grant_config, should_revoke=True) %}
+  {%- if relation.is_view -%}
+    {%- do persist_docs(relation, model, for_relation=false) -%}
+  {%- endif -%}
+  {{ return(dbt.default__apply_grants(relation, grant_config, should_revoke)) }}
+{% endmacro %}
+
+
 {#- A relation that dbt takes for a view is a table, too. -#}
 {% macro spark__drop_relation(relation) -%}
   {% call statement('drop_relation', auto_begin=False) -%}
