@@ -170,6 +170,20 @@ def test_a_table_comes_to_all_sites_and_goes(
     asyncio.run(main())
 
 
+def test_an_adoption_that_ends_before_the_node_is_asked_leaves_no_file(tmp_path: Path) -> None:
+    """Spark fails, or somebody interrupts it."""
+    plain = plain_table(tmp_path / "plain")
+
+    async def main() -> None:
+        async with cluster(tmp_path, "A") as nodes:
+            link = CatalogLink(nodes["A"].config.master_url)
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.to_thread(adopt_commits, plain, lambda: 1 // 0, link, NAME)
+            assert list(nodes["A"].config.commit_table_dir.iterdir()) == []
+
+    asyncio.run(main())
+
+
 def test_a_table_that_moves_is_whole_until_the_log_has_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparktxlog.delta.checkpoints import taken_name
-from sparktxlog.delta.commit_contents import CommitContent
 from sparktxlog.delta.file_paths import path_in_log, path_of_file, vector_code, vector_path
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_among
 from sparktxlog.delta.log_state import LogState
@@ -219,15 +218,20 @@ class BucketTwin(Twin):
         several = range(version, (version if last is None else last) + 1)
         raws = [self._commit(one) for one in several]
         raw, content = commit_of_versions([by_path(one, self._root) for one in raws], version)
-        brought = self._copied(content, raws)
-        commit = staged_commit(version, raw, content, brought)
-        self.store.create(f"{self.table}/{STAGED_COMMITS}/{commit.proposed.file_name}", raw)
+        here = {path for one in raws for path in _own_files(one)}
+        brought = tuple(file.path for file in content.files if file.path in here)
+        commit, taken = staged_commit(version, raw, content, brought), list[str]()
+        try:
+            self._copy(brought, taken)
+            self.store.create(f"{self.table}/{STAGED_COMMITS}/{commit.proposed.file_name}", raw)
+        except BaseException:  # nobody has asked for it
+            with suppress(StorageError):
+                self.store.remove(f"{self.table}/{path}" for path in taken)
+            raise
         return commit
 
-    def _copied(self, content: CommitContent, raws: Iterable[bytes]) -> tuple[str, ...]:
-        """Copy the files that were written on the twin to the table; return those."""
-        here = {path for raw in raws for path in _own_files(raw)}
-        paths = [file.path for file in content.files if file.path in here]
+    def _copy(self, paths: Iterable[str], taken: list[str]) -> None:
+        """Copy files that were written on the twin to the table; note those that were not there."""
 
         def copy(path: str) -> None:
             try:
@@ -239,9 +243,10 @@ class BucketTwin(Twin):
             if made is Created.OTHER:
                 url = self.store.url_of(f"{self.table}/{path}")
                 raise CorruptLogError(f"{url} is another file than the commit adds", path=url)
+            if made is Created.NEW:
+                taken.append(path)
 
         in_parallel(copy, paths)
-        return tuple(paths)
 
     def remove(self) -> None:
         with suppress(StorageError):

@@ -16,6 +16,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -32,7 +33,7 @@ from sparktxlog.delta.commit_contents import (
 )
 from sparktxlog.delta.commit_files import commit_bytes
 from sparktxlog.delta.log_files import STAGED_COMMITS, commits_in, newest_commit
-from sparktxlog.errors import CorruptLogError, InvalidRequestError
+from sparktxlog.errors import CorruptLogError, InvalidRequestError, StorageError
 from sparktxlog.files.durability import (
     create_file,
     link_new,
@@ -208,11 +209,16 @@ def stage_twin_commit(table: Path, twin: Path, version: int, last: int | None = 
             sync_file(source)
         # A commit may add files again that the table has: its statistics, or marks of rows.
         brought = tuple(path for path in sources if not (table / path).exists())
-    TablePlaces(table.parent).place(table.name, sources)
     commit = staged_commit(version, raw, content, brought)
     path = table / STAGED_COMMITS / commit.proposed.file_name
-    with storing(path):
-        write_durably(path, raw)
+    try:
+        TablePlaces(table.parent).place(table.name, sources)
+        with storing(path):
+            write_durably(path, raw)
+    except BaseException:  # nobody has asked for it
+        with suppress(StorageError):
+            withdraw_twin_commit(table, commit)
+        raise
     return commit
 
 

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 from sparktxlog.codec.delta_catalog.catalog_answers import LoadedTable
 from sparktxlog.codec.delta_catalog.catalog_requests import update_of
 from sparktxlog.codec.lexer import quoted_name
-from sparktxlog.errors import StaleTimestampError, StorageError, VersionConflictError
+from sparktxlog.errors import (
+    StaleTimestampError,
+    StorageError,
+    TxLogError,
+    VersionConflictError,
+)
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.storage.commit_tables.shared_tables import (
     UPKEEP_TWINS,
@@ -181,8 +186,11 @@ class CommitTableKeeper:
         try:
             request = update_of(shown.metadata.table_uuid, commit.proposed)
             self._link.commit(found.table, request, timeout_s=COMMIT_S)
-        except (VersionConflictError, StaleTimestampError) as error:
-            table.withdraw(commit)
+        except TxLogError as error:
+            if error.definite:
+                table.withdraw(commit)
+            if not isinstance(error, (VersionConflictError, StaleTimestampError)):
+                raise
             self._tell(f"{found.table}: version {version} went to another commit: {error.message}")
             return False
         return True

@@ -161,7 +161,7 @@ def adopt_commits(
         first = plain.first_commit(staged.table_id, int(time.time() * 1000))
         place.write_first(first)
         check_unchanged(plain.path, plain.log.version, newest())
-    except TxLogError:  # nobody was asked to make it yet
+    except BaseException:  # nobody was asked to make it yet
         place.remove()
         raise
     try:

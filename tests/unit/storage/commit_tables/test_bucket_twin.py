@@ -13,8 +13,9 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 from sparktxlog.delta.checkpoints import newest_of_twin
 from sparktxlog.delta.file_paths import vector_code, vector_path
 from sparktxlog.delta.log_state import LogState
-from sparktxlog.errors import CorruptLogError
+from sparktxlog.errors import CorruptLogError, StoreForbiddenError
 from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.store import Created
 from sparktxlog.storage.commit_tables.bucket_twin import BucketTwin, by_path, by_url, url_in_log
 from sparktxlog.storage.commit_tables.twin import without_feature
 
@@ -176,6 +177,33 @@ def test_what_was_committed_on_a_twin_is_staged_in_the_table(
         twin.stage(2)
     twin.remove()
     assert not [*store.list(".twins")]
+
+
+def test_a_commit_that_cannot_be_staged_leaves_no_object(
+    twin: BucketTwin, table: StagedTable, store: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = on(twin, table)
+    first, second = here.add(b"one"), here.add(b"two")
+    here.published(2).write_bytes(lines_of(info_of(5), first, second))
+    before = {found.key for found in store.list(table.table_id)}
+
+    def refusing(key: str, content: bytes) -> Created:
+        raise StoreForbiddenError("no more objects")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "create", refusing)
+        with pytest.raises(StoreForbiddenError):
+            twin.stage(2)
+    assert {found.key for found in store.list(table.table_id)} == before
+    # Of somebody else: it stays, and the other one goes.
+    other = table.directory / second["add"]["path"]
+    other.write_bytes(b"of somebody else")
+    with pytest.raises(CorruptLogError, match="another file than the commit adds"):
+        twin.stage(2)
+    left = {found.key for found in store.list(table.table_id)} - before
+    assert left == {f"{table.table_id}/{second['add']['path']}"}
+    other.unlink()
+    assert len(twin.stage(2).brought) == 2
 
 
 def test_a_version_without_changes_is_one_of_the_table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -17,8 +18,9 @@ from tests.support.delta_writer import FEATURES, SCHEMA, StagedTable, info_of, l
 from sparktxlog.delta.checkpoints import forget_taken, newest_of_twin, take_checkpoint
 from sparktxlog.delta.commit_contents import read_commit_file
 from sparktxlog.delta.log_files import newest_commit
-from sparktxlog.errors import CorruptLogError, StorageError
+from sparktxlog.errors import CorruptLogError, DiskFullError, StorageError
 from sparktxlog.model.tables.commit_table import REPLACES_NOTHING, commit_file_name
+from sparktxlog.storage.commit_tables import twin as module
 from sparktxlog.storage.commit_tables.twin import (
     add_unchanged_version,
     extend_plain_twin,
@@ -239,6 +241,31 @@ def test_a_commit_that_is_withdrawn_takes_no_file_along_that_the_table_has(
     assert (table.directory / lives["add"]["path"]).read_bytes() == b"lives"
     assert not (table.directory / added["add"]["path"]).exists()
     assert not table.staged(commit.proposed.file_name).exists()
+
+
+def test_a_commit_that_cannot_be_staged_leaves_no_file(
+    table: StagedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives, twin = table.add(b"lives"), tmp_path / "twin"
+    publish(table, 1, lives)
+    make_plain_twin(table.directory, 1, twin)
+    on_twin = StagedTable("twin", twin, f"file:{twin}")
+    first, second = on_twin.add(b"one"), on_twin.add(b"two")
+    on_twin.published(2).write_bytes(lines_of(info_of(5), lives, first, second))
+    before = {path for path in table.directory.rglob("*") if path.is_file()}
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def failing(path: Path, content: bytes) -> None:
+        path.write_bytes(content[:9])
+        raise full
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_durably", failing)
+        with pytest.raises(DiskFullError):
+            stage_twin_commit(table.directory, twin, 2)
+    assert {path for path in table.directory.rglob("*") if path.is_file()} == before
+    commit = stage_twin_commit(table.directory, twin, 2)
+    assert set(commit.brought) == {one["add"]["path"] for one in (first, second)}
 
 
 @pytest.mark.parametrize("is_shortened", [False, True])
