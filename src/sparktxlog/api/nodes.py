@@ -67,6 +67,8 @@ _LONGEST_PAUSE_S = 1.0
 _LEAST_SHARE_S = 0.5
 #: Seconds for a question that other nodes can answer too.
 _PATIENCE_S = 5.0
+#: In place of a URL: a node that an earlier call asked.
+_EARLIER = ""
 #: With less time left, no node is asked again.
 _SHORTEST_S = 0.05
 
@@ -107,6 +109,12 @@ class _Errand:
     def has_time(self) -> bool:
         """Whether there is time for another round."""
         return self.left() > _SHORTEST_S and time.monotonic() < self.deadline
+
+    def is_asked_again(self) -> bool:
+        """Whether another round may bring more, and there is time for it."""
+        refusals = self.refusals.values()
+        may_change = self.perhaps or self.ordered or any(error.retryable for error in refusals)
+        return bool(may_change) and self.has_time()
 
     def patience(self, share: float) -> float:
         """Seconds of its share that a node may wait for the level."""
@@ -411,6 +419,7 @@ class Nodes:
         only: str | None = None,
         after: int | None = None,
         first_wins: bool = False,
+        doubt: TxLogError | None = None,
     ) -> Receipt:
         """Submit at the first node that takes it, and see to it that its outcome is known.
 
@@ -425,6 +434,8 @@ class Nodes:
             only: URL of the only node that can take it: its files are staged there.
             after: Position, in addition to `position`, that a node must have got to.
             first_wins: Whatever the log has under the id counts.
+            doubt: Why an earlier call may have submitted it: then a refusal of this one is not
+                definite.
 
         Raises:
             IdTakenError: It is other content (definite).
@@ -444,6 +455,7 @@ class Nodes:
             id_text=transaction_id_to_text(first_id),
             deadline=now + wanted,
             end=now + max(LEAST_S, wanted),
+            perhaps={} if doubt is None else {_EARLIER: doubt},
         )
         pause = GrowingPause(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
@@ -454,14 +466,7 @@ class Nodes:
                     return self._seen(receipt)
                 if (errand.perhaps or errand.ordered) and not errand.left():
                     break
-            if errand.is_over():
-                return self._seen(self._ending(errand))
-            again = (
-                errand.perhaps
-                or errand.ordered
-                or any(e.retryable for e in errand.refusals.values())
-            )
-            if not again or not errand.has_time():
+            if errand.is_over() or not errand.is_asked_again():
                 return self._seen(self._ending(errand))
             _log.debug(
                 "transaction %s is submitted again in %.2f s: %s",
@@ -481,6 +486,7 @@ class Nodes:
         only: str | None = None,
         after: int | None = None,
         first_wins: bool = False,
+        doubt: TxLogError | None = None,
     ) -> Receipt:
         """Submit one transaction's JSON; see `submit`.
 
@@ -496,6 +502,7 @@ class Nodes:
                 only=only,
                 after=after,
                 first_wins=first_wins,
+                doubt=doubt,
             )
         )
 
@@ -662,6 +669,7 @@ def submit_prepared(
     level: str,
     timeout_s: float,
     first_wins: bool = False,
+    doubt: TxLogError | None = None,
 ) -> Receipt:
     """Commit a transaction whose files are staged at the node `home`; see `Nodes.commit`."""
     staged = any(operation.files for operation in transaction.operations)
@@ -676,6 +684,7 @@ def submit_prepared(
             only=home if staged else None,
             after=None if condition is None else condition.read_position,
             first_wins=first_wins,
+            doubt=doubt,
         )
 
 

@@ -161,13 +161,18 @@ class SiteSession:
     # -- commits ---------------------------------------------------------------------------------
 
     def submit(
-        self, transaction: PreparedTransaction, level: str, timeout_s: float, first_wins: bool
+        self,
+        transaction: PreparedTransaction,
+        level: str,
+        timeout_s: float,
+        first_wins: bool,
+        doubt: TxLogError | None = None,
     ) -> Receipt:
-        """Submit a staged transaction; errors as `Nodes.commit` and `reach`."""
+        """Submit a staged transaction; `doubt` and errors as in `Nodes.submit`, and `reach`."""
         stamped = self.session.takes(transaction)
         deadline = time.monotonic() + timeout_s
         at = self.asked_level(level)
-        receipt = submit_prepared(self.link, self.url, stamped, at, timeout_s, first_wins)
+        receipt = submit_prepared(self.link, self.url, stamped, at, timeout_s, first_wins, doubt)
         tables = {operation.table for operation in transaction.operations}
         return self.reach([receipt], level, deadline, tables)[0]
 

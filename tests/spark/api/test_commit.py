@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -15,8 +16,11 @@ from pyspark.sql import functions as F
 from tests.spark.api.nodes import RunningNode, start_node
 
 from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.staging import frame_staging
 from sparktxlog.errors import (
+    BusyError,
+    CommitStateUnknownError,
     CommittedNotAppliedError,
     ConfigError,
     IdTakenError,
@@ -26,10 +30,12 @@ from sparktxlog.errors import (
     NotAppliedError,
     PayloadStoreError,
     SchemaMismatchError,
+    TransportError,
     UnknownTableError,
     UnreachableError,
 )
-from sparktxlog.model.transactions.receipt import Level
+from sparktxlog.http.link import Http
+from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.signatures import AGGREGATES, signature_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
@@ -238,6 +244,35 @@ def test_bad_rows_are_refused_and_leave_nothing(
     with pytest.raises(InvalidRowsError):
         log.delete_keys(orders, frame.select(F.expr("nullif(id, 2)").alias("id")))
     assert (len(_staged(node)), log.position()) == (files, position)
+
+
+def test_files_of_a_transaction_that_a_node_may_have_stay(
+    spark: SparkSession, node: RunningNode, log: TxLog, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call is refused, or says that, and only the first one is sent."""
+    before, submit_once = set(_staged(node)), Http.submit_once
+    ends = [TransportError("the answer was lost"), UnreachableError("nobody"), BusyError("full")]
+
+    def failing(link: Http, *given: Any, **options: Any) -> Receipt:
+        if isinstance(ends[0], TransportError) and not ends[0].definite:
+            submit_once(link, *given, **options)
+        raise ends[0]
+
+    rows = log.table(orders).count()
+    t = log.transaction(timeout=0.5)
+    t.append(orders, _orders(spark, range(MANY)))
+    staged = set(_staged(node)) - before
+    assert staged
+    with monkeypatch.context() as patch:
+        patch.setattr(Http, "submit_once", failing)
+        patch.setattr(Nodes, "_known", lambda *_: None)
+        while ends:
+            with pytest.raises(CommitStateUnknownError, match="may have been taken"):
+                t.commit()
+            assert staged <= set(_staged(node))
+            del ends[0]
+    assert t.commit().rows == MANY
+    assert log.table(orders).count() == rows + MANY
 
 
 @pytest.mark.parametrize(("told", "message"), [(None, "lost the count"), (2, "wrote 40,000 rows")])

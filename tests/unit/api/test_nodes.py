@@ -404,3 +404,25 @@ def test_urls() -> None:
     for wrong in ("", nothing, "http://a:1,b"):
         with pytest.raises(InvalidRequestError):
             Nodes(wrong)
+
+
+@pytest.mark.parametrize(
+    "refusal", [GONE, BusyError("full"), UnauthorizedError("no"), UnknownTableError("t")]
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_refusal_after_a_call_with_an_unknown_end_is_not_definite(
+    script: Callable[..., Nodes], refusal: TxLogError, count: int
+) -> None:
+    link = script(**{f"http://{name}": [refusal] for name in "ab"[:count]})
+    with pytest.raises(CommitStateUnknownError, match="may have been taken") as caught:
+        submit(link, doubt=UNKNOWN)
+    assert caught.value.fields["transaction_id"] == TEXT and not caught.value.definite
+    with pytest.raises(type(refusal)):
+        submit(link)
+
+
+def test_a_call_after_one_with_an_unknown_end_returns_what_the_log_has(
+    script: Callable[..., Nodes],
+) -> None:
+    link = script(a=[GONE, ORDERED])
+    assert submit(link, doubt=UNKNOWN) == ORDERED

@@ -23,6 +23,7 @@ from sparktxlog.api.nodes import Nodes, submit_prepared
 from sparktxlog.api.staging.executor_uploads import UploadTarget, attempt_name
 from sparktxlog.api.staging.parquet_parts import FileStage, rows_in_order
 from sparktxlog.api.staging.shared_store import check_directory, check_staging
+from sparktxlog.codec.submits.condition_requests import is_ordered
 from sparktxlog.codec.submits.content_digests import RowsContent
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
@@ -189,7 +190,7 @@ class StagedAppend:
         return replace(self, transaction_id=transaction_id, folder=folder), tuple(moved)
 
     def commit(self, files: tuple[StagedFile, ...], content: str = "") -> None:
-        """Post the transaction; if it certainly failed, remove its files.
+        """Post the transaction; if it certainly failed, remove its files, unless it was ordered.
 
         Args:
             content: See `PreparedOperation.content`.
@@ -201,7 +202,7 @@ class StagedAppend:
         try:
             self._commit(files, content)
         except TxLogError as error:
-            if error.definite:
+            if error.definite and not is_ordered(error):
                 self._remove()
             raise
         self._marker().unlink(missing_ok=True)

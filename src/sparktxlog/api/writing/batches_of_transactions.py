@@ -31,6 +31,7 @@ from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.validation import align_rows
 from sparktxlog.errors import (
+    CommitStateUnknownError,
     CommittedNotAppliedError,
     InvalidRequestError,
     InvalidRowsError,
@@ -280,10 +281,10 @@ def submit_runs(
             posted.append(run)
             yield run
 
-    def post(run: EncodedRun, level: str) -> Receipt:
+    def post(run: EncodedRun, level: str, doubt: TxLogError | None = None) -> Receipt:
         left = max(0.0, deadline - time.monotonic())
         return link.submit(
-            run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left
+            run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left, doubt=doubt
         )
 
     is_final = parse_level(level)[0] is Level.ACCEPTED
@@ -292,4 +293,5 @@ def submit_runs(
     if is_final:
         return list(zip(posted, accepted, strict=True))
     # A repeated run gets the receipt of the first one, once that has reached the level.
-    return [(run, post(run, level)) for run in posted]
+    taken = CommitStateUnknownError("a node accepted it")
+    return [(run, post(run, level, taken)) for run in posted]

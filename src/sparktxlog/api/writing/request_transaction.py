@@ -28,7 +28,7 @@ from sparktxlog.codec.submits.requests import (
     parse_level,
 )
 from sparktxlog.codec.submits.transactions import Session
-from sparktxlog.errors import InvalidRequestError
+from sparktxlog.errors import InvalidRequestError, TxLogError
 from sparktxlog.model.ids import (
     table_name,
     transaction_id_from_text,
@@ -223,6 +223,8 @@ class Transaction(RequestTransaction):
         self._first_wins = first_wins
         self._operations: list[OperationRequest] = []
         self._is_nothing = True
+        #: Why a node may have taken it already.
+        self._doubt: TxLogError | None = None
 
     def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
         self._takes_more()
@@ -244,7 +246,12 @@ class Transaction(RequestTransaction):
         """
         self._posted = True
         if self._receipt is None:
-            self._receipt = self._submit()
+            try:
+                self._receipt = self._submit()
+            except TxLogError as error:
+                if not error.definite:
+                    self._doubt = error
+                raise
         return self._receipt
 
     def hand_over(self) -> TransactionRequest | None:
@@ -306,4 +313,5 @@ class Transaction(RequestTransaction):
             timeout_s=self._timeout_s,
             after=self._read_position,
             first_wins=self._first_wins,
+            doubt=self._doubt,
         )

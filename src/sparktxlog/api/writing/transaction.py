@@ -29,6 +29,7 @@ from sparktxlog.api.writing.merge import Merge
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.writing.replaced_partitions import partitions_predicate
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.submits.condition_requests import is_ordered
 from sparktxlog.codec.submits.requests import microseconds, parse_level
 from sparktxlog.codec.submits.transactions import (
     PreparedOperation,
@@ -126,6 +127,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         self._commits: tuple[StagedCommitRequest, ...] = ()
         #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
+        #: Why a node may have taken it already.
+        self._doubt: TxLogError | None = None
         #: It was ordered and lost; that stays its outcome.
         self._lost: ConflictError | None = None
 
@@ -221,24 +224,24 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         tables = {operation.table for operation in self._operations}
         self._is_repeat()  # later it would be found itself
         try:
-            receipt = self._site.submit(transaction, self._level, self._timeout_s, self._first_wins)
+            receipt = self._site.submit(
+                transaction, self._level, self._timeout_s, self._first_wins, self._doubt
+            )
             self._discard_repeat(receipt)
             if any(operation.change is not None for operation in self._operations):
                 self._site.forget_definitions(tables)
             return receipt
-        except ConflictError as error:
-            self._lost = error
-            self._site.forget_definitions(tables)
-            self._drafts.withdraw()
-            # Once it is ordered other sites may still ask for its files; there they expire.
-            if error.fields.get("position") is None:
-                self._staging.discard()
-            raise
         except TxLogError as error:
             self._site.forget_definitions(tables)
-            if error.definite:  # otherwise it may have been accepted, and needs its files
+            if not error.definite:  # it may have been accepted, and needs its files
+                self._doubt = error
+                raise
+            self._drafts.withdraw()
+            if not is_ordered(error):
                 self._staging.discard()
-                self._drafts.withdraw()
+            if isinstance(error, ConflictError):
+                self._lost = error
+            else:
                 self._operations.clear()
                 self._commits = ()
             raise

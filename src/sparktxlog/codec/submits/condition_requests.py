@@ -16,8 +16,11 @@ from sparktxlog.codec.submits.validation import exact_table, known_table
 from sparktxlog.errors import (
     CommitRejectedError,
     ConflictError,
+    IdTakenError,
     InvalidRequestError,
+    PositionNotReachedError,
     StaleSchemaError,
+    TxLogError,
     VersionConflictError,
 )
 from sparktxlog.model.ids import LARGEST
@@ -153,6 +156,17 @@ def _refused(name: str, value: object, text: str) -> InvalidRequestError:
         field=f"conditions.{name}",
         value=value,
     )
+
+
+def is_ordered(error: TxLogError) -> bool:
+    """Return whether an error says that a transaction was rejected at its position.
+
+    Other sites may still ask for its staged files; what is not asked for any more, nodes remove.
+    """
+    # These name the position of another transaction, and of a node.
+    of_others = isinstance(error, (IdTakenError, PositionNotReachedError))
+    is_rejected = isinstance(error, CommitRejectedError) and not of_others
+    return is_rejected and error.fields.get("position") is not None
 
 
 def committed(receipt: Receipt) -> Receipt:
