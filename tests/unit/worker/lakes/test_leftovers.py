@@ -17,9 +17,12 @@ from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import (
     ApplyError,
     CorruptLogError,
+    LockedError,
     StoreForbiddenError,
     StoreUnavailableError,
 )
+from sparktxlog.files.stores.disk import DiskStore
+from sparktxlog.files.stores.part import PartOfStore
 from sparktxlog.worker.lakes import leftovers as leftovers_module
 from sparktxlog.worker.lakes.leftovers import Leftovers, remove_unnamed
 
@@ -145,3 +148,20 @@ def test_a_version_that_was_made_after_all_keeps_its_files(table: Path) -> None:
 def test_without_a_failure_nobody_looks(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers_module, "remove_unnamed", lambda *_: pytest.fail("it looked"))
     write(Leftovers(), table)
+
+
+def test_in_a_bucket_only_who_has_the_lock_removes(table: Path) -> None:
+    held = [True]
+
+    def may_write() -> None:
+        if not held[0]:
+            raise LockedError("another worker has the lake")
+
+    place, leftovers = PartOfStore(DiskStore(table.parent), table.name, may_write), Leftovers()
+    named = data(table)
+    for held[0] in (True, False):
+        with pytest.raises(LockedError), leftovers.removed("t", place, lambda: 1):
+            left = put(table / "part-00000-x.parquet")
+            raise LockedError("it was taken over")
+        assert left.exists() != held[0]
+    assert data(table) == named | {left}
