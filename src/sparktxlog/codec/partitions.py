@@ -156,8 +156,6 @@ def _casts(value: str, kind: pa.DataType) -> bool:
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DECIMAL = re.compile(r"-?[0-9]{1,38}(\.[0-9]{1,38})?([eE][-+]?[0-9]{1,2})?")
 # delta-rs knows the years 1 to 9999.
-_DAYS = (-719_162, 2_932_896)
-_MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 _DATE = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(_DATE.pattern + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?")
 #: Where nothing is rounded away.
@@ -183,36 +181,15 @@ def _readers() -> tuple[tuple[Callable[[pa.DataType], bool], Callable[..., str |
 def check_partition_values(
     table: str, column: str, values: pa.ChunkedArray, *, takes_null: bool
 ) -> None:
-    """Refuse values of a partition column that some reader does not read, or no site can write.
+    """Refuse texts of a partition column that no site can write.
 
     Args:
         takes_null: The column may be NULL, as the empty text is there.
 
     Raises:
-        InvalidRowsError: A day or time outside the years 1 to 9999, or as `check_partition_text`
-            (definite).
+        InvalidRowsError: As `check_partition_text`, or it is NULL (definite).
     """
-    if pa.types.is_string(values.type):
-        _check_texts(table, column, values, takes_null=takes_null)
-    elif pa.types.is_temporal(values.type):
-        is_day = pa.types.is_date(values.type)
-        bounds = pc.min_max(values.cast(pa.int32() if is_day else pa.int64())).as_py()
-        least, most = _DAYS if is_day else _MICROS
-        for found in bounds.values():
-            if found is not None and not least <= found <= most:
-                unit = "days" if is_day else "microseconds"
-                raise InvalidRowsError(
-                    f"table {table!r}: partition column {column!r} has a time {found:,} {unit} "
-                    "from 1970, and readers know the years 1 to 9999 of partitions",
-                    hint="Partition by another column, or write another value.",
-                    table=table,
-                    column=column,
-                    value=found,
-                )
-
-
-def _check_texts(table: str, column: str, values: pa.ChunkedArray, *, takes_null: bool) -> None:
-    for value in pc.unique(values).to_pylist():
+    for value in pc.unique(values).to_pylist() if pa.types.is_string(values.type) else ():
         if value == "" and not takes_null:
             raise InvalidRowsError(
                 f"table {table!r}: '' is NULL in partition column {column!r}, which takes none",

@@ -432,9 +432,6 @@ def _map(kind: pa.DataType, depth: int) -> _Convert:
                 raise ValueError("its values may not be null")
             item = None if pair[1] is None else convert_item(pair[1])
             pairs.append((convert_key(pair[0]), item))
-        seen = [repr(key) for key, _ in pairs]
-        if len(set(seen)) != len(seen):
-            raise ValueError("a key occurs twice")
         return pairs
 
     return convert_map

@@ -39,7 +39,11 @@ class ParquetFacts:
     stats: str
 
 
-def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> ParquetFacts:
+def inspect_parquet(
+    path: str | Path,
+    check: Callable[[pa.Schema], None],
+    check_values: Callable[[pa.RecordBatch, int], None] = lambda _, before: None,
+) -> ParquetFacts:
     """Read an untrusted file: its footer, then every page.
 
     Memory is that of a batch, not of the file.  Only the footer's schema and number of rows are
@@ -49,6 +53,7 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
     Args:
         path: The file.
         check: Called with the schema before a page is read; raises what does not fit.
+        check_values: Called with rows, and the number of those before; raises what does not fit.
 
     Raises:
         ManifestMismatchError: It is no Parquet file, a page is damaged, or the footer says another
@@ -63,6 +68,7 @@ def inspect_parquet(path: str | Path, check: Callable[[pa.Schema], None]) -> Par
             found = RowStatistics(schema)
             for batch in batches_of(file, path, batch_size=_BATCH_ROWS, use_threads=False):
                 batch.validate(full=True)
+                check_values(batch, found.rows)
                 found.take(batch)
                 goes_on(path)
         if found.rows != metadata.num_rows:

@@ -28,6 +28,7 @@ from sparktxlog.api.schema import arrow_frame, ddl_of
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import rows_to_arrow, to_json
+from sparktxlog.codec.submits.column_values import check_column_values
 from sparktxlog.codec.submits.validation import fitting_column
 from sparktxlog.errors import SchemaMismatchError, first_lines
 
@@ -44,6 +45,7 @@ def frame_of(
     Raises:
         SchemaMismatchError: Not all rows have the same columns, or a value does not fit its
             column (definite).
+        InvalidRowsError: A time, or a key of a map, that a row table does not take (definite).
         InvalidRequestError: The rows are none of the accepted kinds (definite).
     """
     if isinstance(rows, DataFrame):
@@ -79,12 +81,19 @@ def rows_of(rows: Rows, table: str, columns: T.StructType) -> pa.Table:
     Times without a zone stay so.
 
     Raises:
-        SchemaMismatchError, InvalidRequestError: As `frame_of` (definite).
+        SchemaMismatchError, InvalidRowsError, InvalidRequestError: As `frame_of` (definite).
     """
     wanted = {field.name.lower(): _arrow_type(field.dataType) for field in columns.fields}
     if is_row_list(rows):
-        return _of_dicts(rows, table, wanted)
-    given = arrow_table(rows)
+        found = _of_dicts(rows, table, wanted)
+    else:
+        found = _of_arrow(arrow_table(rows), table, wanted)
+    for name, column in zip(found.column_names, found.columns, strict=True):
+        check_column_values(table, name, column)
+    return found
+
+
+def _of_arrow(given: pa.Table, table: str, wanted: Mapping[str, pa.DataType | None]) -> pa.Table:
     arrays = []
     for field, column in zip(given.schema, given.columns, strict=True):
         kind = wanted.get(field.name.lower())

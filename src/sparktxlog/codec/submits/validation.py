@@ -15,6 +15,7 @@ from sparktxlog.codec.arrow import arrow_schema, ddl_type, file_schema
 from sparktxlog.codec.containers.sections import check_size, read_section
 from sparktxlog.codec.partitions import check_partition_values
 from sparktxlog.codec.rows import check_columns, nearest, type_name
+from sparktxlog.codec.submits.column_values import check_column_values, has_looked_at
 from sparktxlog.errors import (
     InvalidNameError,
     InvalidRequestError,
@@ -541,7 +542,7 @@ def check_rows(
     txs: IndexArray | None = None,
     ops: IndexArray | None = None,
 ) -> None:
-    """Check rows of the right schema: not empty, NULLs, values of partitions, distinct keys.
+    """Check rows of the right schema: not empty, NULLs, values of columns, distinct keys.
 
     Args:
         definition: The table's.
@@ -572,6 +573,8 @@ def check_rows(
                 row=row,
             )
     if kind is not OperationKind.DELETE_KEYS:
+        for name in looked_at_columns(definition):
+            check_column_values(definition.name, name, rows[name])
         for name in definition.partition_by:
             takes_null = name not in required
             check_partition_values(definition.name, name, rows[name], takes_null=takes_null)
@@ -630,6 +633,12 @@ def check_file_schema(
 
 
 @lru_cache(maxsize=1024)
+def looked_at_columns(definition: TableDefinition) -> tuple[str, ...]:
+    """Return the columns whose values `check_column_values` looks at."""
+    return tuple(field.name for field in arrow_schema(definition) if has_looked_at(field.type))
+
+
+@lru_cache(maxsize=1024)
 def required_columns(definition: TableDefinition, kind: OperationKind) -> tuple[str, ...]:
     """Return the columns of an operation's rows that take no NULL."""
     if kind is OperationKind.DELETE_KEYS:
@@ -669,7 +678,7 @@ def _first_repeated(
     rows: pa.Table, by: Sequence[str], keys: Sequence[str]
 ) -> tuple[int | None, str]:
     seen = set()
-    columns = [_shown_values(rows[name]) for name in by]
+    columns = [rows[name].to_pylist() for name in by]
     for index, values in enumerate(zip(*columns, strict=True)):
         if values in seen:
             shown = ", ".join(
@@ -678,11 +687,3 @@ def _first_repeated(
             return index, shown[:200]
         seen.add(values)
     return None, ""
-
-
-def _shown_values(column: pa.ChunkedArray) -> list[object]:
-    try:
-        found: list[object] = column.to_pylist()
-    except (OverflowError, ValueError):  # a day or time of a year that Python does not know
-        found = column.cast(pa.string()).to_pylist()
-    return found

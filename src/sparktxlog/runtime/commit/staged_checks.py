@@ -11,9 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
+
+from sparktxlog.codec.submits.column_values import check_column_values
 from sparktxlog.codec.submits.requests import without_rows
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
-from sparktxlog.codec.submits.validation import check_file_schema, check_made_for, required_columns
+from sparktxlog.codec.submits.validation import (
+    check_file_schema,
+    check_made_for,
+    looked_at_columns,
+    required_columns,
+)
 from sparktxlog.errors import InvalidRowsError, ManifestMismatchError
 from sparktxlog.files.foreign_files import with_progress
 from sparktxlog.model.tables.table import TableDefinition
@@ -43,7 +51,7 @@ def verify_staged(
             decoded (definite).
         StaleSchemaError: A table changed since the operation was prepared (definite).
         SchemaMismatchError: Columns of a file are not the table's (definite).
-        InvalidRowsError: NULL in a key or NOT NULL column (definite).
+        InvalidRowsError: NULL in a key or NOT NULL column, or as `check_column_values` (definite).
     """
     created = {one.table: one.definition for one in transaction.operations if one.definition}
     with ThreadPoolExecutor(_PARALLEL_FILES, "staging") as threads:
@@ -73,7 +81,11 @@ def _verified(
 ) -> StagedFile:
     payloads.verify(file)
     with payloads.at_hand(file) as path:
-        facts = inspect_parquet(path, partial(check_file_schema, file.path, definition, kind))
+        facts = inspect_parquet(
+            path,
+            partial(check_file_schema, file.path, definition, kind),
+            partial(_check_values, file, definition, kind),
+        )
     if facts.rows != file.rows:
         raise ManifestMismatchError(
             f"{file.path!r} holds {facts.rows:,} rows, its manifest says {file.rows:,}",
@@ -82,6 +94,22 @@ def _verified(
         )
     _check_nulls(file, facts, definition, kind)
     return replace(file, stats=facts.stats)
+
+
+def _check_values(
+    file: StagedFile,
+    definition: TableDefinition,
+    kind: OperationKind,
+    rows: pa.RecordBatch,
+    before: int,
+) -> None:
+    if kind is OperationKind.DELETE_KEYS:
+        return
+    looked_at = looked_at_columns(definition)
+    for name, stored in zip(looked_at, definition.in_files(looked_at), strict=True):
+        if stored not in definition.in_files(definition.partition_by):
+            column = pa.chunked_array([rows.column(stored)])
+            check_column_values(definition.name, name, column, before=before, path=file.path)
 
 
 def _check_nulls(

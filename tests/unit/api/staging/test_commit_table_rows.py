@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types as T
 
 from sparktxlog.api.staging.commit_table_rows import rows_of
-from sparktxlog.errors import SchemaMismatchError
+from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
 
 NAIVE = datetime(2024, 3, 31, 2, 30)
 COLUMNS = T.StructType(
@@ -52,6 +52,14 @@ def test_a_row_with_other_columns_is_refused(rows: list[Any]) -> None:
     with pytest.raises(SchemaMismatchError, match="row 1 has other columns") as caught:
         framed(rows)
     assert caught.value.fields == {"table": "facts", "row": 1} and caught.value.definite
+
+
+@pytest.mark.parametrize("column", ["parts", "unknown"])
+def test_a_map_that_has_a_key_twice_is_refused(column: str) -> None:
+    maps = pa.array([[("a", 1.0)], [("a", 1.0), ("a", 2.0)]], pa.map_(pa.string(), pa.float64()))
+    with pytest.raises(InvalidRowsError, match="row 1 has the key 'a' twice") as caught:
+        framed(pa.table({column: maps}))
+    assert (caught.value.fields["table"], caught.value.fields["column"]) == ("facts", column)
 
 
 @pytest.mark.parametrize("values", [(1, "x"), (object(),), (2**70,), ("\ud800",)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -342,16 +341,6 @@ def test_a_repeated_key_in_an_upsert() -> None:
     check_rows(ORDERS, APPEND, rows([1, 1]))
 
 
-@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamp_ntz"])
-def test_a_repeated_key_of_a_year_that_python_does_not_know(kind: str) -> None:
-    table = TableDefinition(name="far", columns=(Column(name="at", type=kind),), keys=("at",))
-    of_kind = row_schema(table, UPSERT).field("at").type
-    days = pa.array([5_000_000, 6_000_000, 5_000_000], pa.int32()).cast(pa.date32())
-    with pytest.raises(InvalidRowsError, match="row 2 repeats the key") as caught:
-        check_rows(table, UPSERT, pa.table({"at": days.cast(of_kind)}))
-    assert caught.value.definite and caught.value.fields["row"] == 2
-
-
 def test_in_a_run_a_key_may_repeat_in_another_operation_only() -> None:
     given = rows([1, 1, 1])
     txs = np.array([0, 0, 1], dtype=np.int32)
@@ -390,30 +379,34 @@ def test_texts_of_partitions_are_names_of_directories(text: str, reason: str) ->
         check_rows(parts, APPEND, rows)
 
 
-_DAY_US = 86_400_000_000
+def test_values_that_no_table_takes_are_refused_but_in_keys_to_delete() -> None:
+    """Keys of a table that has such values from before can still be deleted."""
+    table = TableDefinition(
+        name="t",
+        columns=(
+            Column(name="at", type="date"),
+            Column(name="m", type="map<string,int>"),
+            Column(name="p", type="date"),
+        ),
+        keys=("at",),
+        partition_by=("p",),
+    )
 
+    def given(at: int, m: list[tuple[str, int]], p: int) -> pa.Table:
+        days = [pa.array([0, day], pa.int32()).cast(pa.date32()) for day in (at, p)]
+        maps = pa.array([None, m], pa.map_(pa.string(), pa.int32()))
+        return pa.table([days[0], maps, days[1]], schema=row_schema(table, APPEND))
 
-@pytest.mark.parametrize("kind", ["date", "timestamp", "timestamp_ntz"])
-def test_days_of_partitions_are_of_years_that_all_readers_know(kind: str) -> None:
-    """delta-rs opens no table with a partition of another year, nor writes a checkpoint of it."""
-    columns = (Column(name="p", type=kind), Column(name="at", type=kind))
-    parts = TableDefinition(name="t", columns=columns, partition_by=("p",))
-    schema = row_schema(parts, APPEND)
-    is_day, of_kind = kind == "date", schema.field("p").type
-
-    def check(*days: int, table: TableDefinition = parts) -> None:
-        raw = [day if is_day else day * _DAY_US for day in days]
-        values = pa.array(raw, pa.int32() if is_day else pa.int64()).cast(of_kind)
-        check_rows(table, APPEND, pa.table([values, values], schema=schema))
-
-    check(-719_162, 0, 2_932_896)
-    for wrong in (-719_163, 2_932_897, -100_000_000, 50_000_000):
-        check(wrong, table=replace(parts, partition_by=()))
-        with pytest.raises(InvalidRowsError, match="the years 1 to 9999") as caught:
-            check(0, wrong)
-        assert caught.value.fields["column"] == "p"
-    nothing = pa.nulls(1, of_kind)
-    check_rows(parts, APPEND, pa.table([nothing, nothing], schema=schema))
+    check_rows(table, UPSERT, given(1, [("a", 1)], 2))
+    for column, wrong in (
+        ("at", given(5_000_000, [], 0)),
+        ("m", given(1, [("a", 1), ("a", 1)], 0)),
+        ("p", given(1, [], -719_163)),
+    ):
+        with pytest.raises(InvalidRowsError) as caught:
+            check_rows(table, APPEND, wrong)
+        assert (caught.value.fields["column"], caught.value.fields["row"]) == (column, 1)
+    check_rows(table, OperationKind.DELETE_KEYS, given(5_000_000, [], 0).select(["at"]))
 
 
 def test_an_empty_text_is_refused_where_a_partition_takes_no_null() -> None:

@@ -116,6 +116,15 @@ def test_days_of_the_old_calendar_are_refused(
     assert caught.value.definite and "CORRECTED" in caught.value.hint
 
 
+def test_values_that_no_table_takes_are_refused_by_row(store: LocalPayloadStore) -> None:
+    far = rows(at=pa.array([1, None, 1 << 60], pa.timestamp("us", tz="UTC")))
+    with pytest.raises(InvalidRowsError, match=r"row 2 of .* has a time") as caught:
+        verify(store, stage(store, far, row_group_size=2))
+    fields = caught.value.fields
+    assert (fields["column"], fields["row"], fields["value"]) == ("at", 2, 1 << 60)
+    assert fields["path"].endswith("a.parquet")
+
+
 def test_the_table_may_be_one_the_transaction_creates(store: LocalPayloadStore) -> None:
     file = stage(store, rows())
     transaction = PreparedTransaction(
