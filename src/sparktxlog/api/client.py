@@ -33,6 +33,7 @@ from sparktxlog.api.writing.operations import Commits, Isolation, made_for_newes
 from sparktxlog.api.writing.request_transaction import Transaction, TransactionOptions
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
 from sparktxlog.codec.containers.runs import RunLimits
+from sparktxlog.codec.submits.arguments import kind_given, whole_given
 from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import (
     parse_level,
@@ -87,6 +88,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         warn_of_untested()
         link = Nodes(url, token=token, timeout_s=timeout, ca_file=ca_file)
         super().__init__(link, link.timeout_s)
+        parse_level(level)
         self._level = level
         self._definitions: dict[str, VersionedTable] = {}
         #: Tables as they were when a node was asked last.
@@ -254,10 +256,13 @@ class Client(LogClient, Commits[Rows, Columns]):
             CommitRejectedError: A run was refused; earlier runs may have been ordered (definite
                 for this run; field `accepted_transactions` counts those before it).
         """
-        try:
-            wanted = OperationKind(kind)
-        except ValueError as error:
-            raise InvalidRequestError(f"{kind!r} is not a kind of operation") from error
+        wanted = kind_given(kind)
+        whole_given(run_transactions, "run_transactions")
+        whole_given(connections, "connections")
+        level = level or self._level
+        parse_level(level)
+        timeout_s = self._seconds(timeout)
+        own = Session(session, rollback)
         load_arrow("client.submit_many")
         limits = self._run_limits()
         given, key = arrow_table(rows), table_name(table).lower()
@@ -267,13 +272,11 @@ class Client(LogClient, Commits[Rows, Columns]):
             lambda known: transactions_of(known, wanted, given, transaction_column),
         )
         most = min(run_transactions, limits.transactions)
-        own = Session(session, rollback)
         runs = made.runs(most, limits.size_bytes, time.time_ns() // 1000, own)
-        level = level or self._level
 
         def send(run: EncodedRun) -> Receipt:
             return self._link.submit(
-                run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout
+                run.payload, run.transaction_id, is_run=True, level=level, timeout_s=timeout_s
             )
 
         one = wanted is not OperationKind.APPEND
@@ -373,7 +376,8 @@ class Client(LogClient, Commits[Rows, Columns]):
         self, wait: Callable[[BackgroundCommits, float | None], None], timeout: float | None
     ) -> None:
         """Let all senders end what they have, also after a failure; raise the first one."""
-        end, failures = None if timeout is None else time.monotonic() + timeout, list[TxLogError]()
+        end = None if timeout is None else time.monotonic() + self._seconds(timeout)
+        failures = list[TxLogError]()
         for one in list(self._backgrounds):
             try:
                 wait(one, None if end is None else max(0.0, end - time.monotonic()))
@@ -495,7 +499,7 @@ class Client(LogClient, Commits[Rows, Columns]):
             ForeignLogError: A receipt of another log (definite).
             LocalProtocolError: A receipt without a position: it was not ordered yet (definite).
         """
-        wanted = least_position(at_least)
+        wanted, timeout_s = least_position(at_least), self._seconds(timeout)
         return dict(
             self._link.get(
                 "/v1/snapshot",
@@ -503,8 +507,8 @@ class Client(LogClient, Commits[Rows, Columns]):
                 at_least=wanted.position,
                 log_id=wanted.log_id,
                 replica=replica,
-                timeout_s=timeout or None,
-                waits=timeout > 0,
+                timeout_s=timeout_s or None,
+                waits=timeout_s > 0,
             )
         )
 
@@ -512,6 +516,13 @@ class Client(LogClient, Commits[Rows, Columns]):
 def _id_of(receipt: Receipt | BatchReceipt | str) -> str:
     if isinstance(receipt, str):
         return transaction_id_to_text(transaction_id_from_text(receipt))
+    if not isinstance(receipt, (Receipt, BatchReceipt)):
+        raise InvalidRequestError(
+            f"{ascii(receipt)[:80]} is neither a receipt nor a transaction id",
+            hint="Give what a commit returned, or the text of an id.",
+            field="receipt",
+            value=ascii(receipt)[:80],
+        )
     if isinstance(receipt, BatchReceipt):
         if not receipt.n:
             raise LocalProtocolError("the batch had no rows, so there is nothing to wait for")

@@ -27,12 +27,12 @@ from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
 from sparktxlog.api.writing.operations import Commits, Isolation
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.writing.transaction import SparkTransaction
+from sparktxlog.codec.submits.arguments import kind_given, seconds_given
 from sparktxlog.codec.submits.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
 from sparktxlog.model.ids import table_name, transaction_id_from_text
 from sparktxlog.model.shown import html_table
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.worker_session import check_digits, has_jvm
 from sparktxlog.worker.tables.adopted_files import FileWay
@@ -95,10 +95,11 @@ def connect(
         PayloadStoreError: `staging="shared"` or `apply="inline"`, and the payload store is not
             shared; else, executors do not reach the node; the message names both (definite).
         ConfigError: `apply` or `staging` has a wrong value, or the node has another version.
-        InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect; or the JVM's
-            language has digits of its own (definite).
+        InvalidRequestError: `apply="inline"` with several URLs or over Spark Connect; the JVM's
+            language has digits of its own; or an argument of another type (definite).
     """
     own = Session(session or str(uuid.uuid4()), rollback)
+    timeout = seconds_given(timeout)
     link = Nodes(url, token=token, ca_file=ca_file)
     _check_before(apply, spark, link)
     warn_of_untested(spark)
@@ -262,7 +263,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             keys=keys,
             way=files,
             dry_run=dry_run,
-            timeout_s=timeout,
+            timeout_s=seconds_given(timeout),
         )
 
     def release_table(
@@ -355,7 +356,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
         """Commit one transaction for each value of a column; see `GroupedBatch`."""
         with self.batch(level=level, timeout=timeout) as b:
             b.add(
-                OperationKind(kind),
+                kind_given(kind),
                 table,
                 frame,
                 transaction=transaction,

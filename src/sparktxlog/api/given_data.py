@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
 
 from sparktxlog.codec.arrow import arrow_schema, normal_type
 from sparktxlog.codec.arrow import columns_of as arrow_columns
+from sparktxlog.codec.submits.arguments import flag_given, text_given
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
 from sparktxlog.lazy_arrow import has_arrow, load_arrow, pa
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -119,6 +120,9 @@ def _typed(name: str, text: str) -> Column:
 
 
 def _normal(name: str, kind: str, nullable: bool, comment: str) -> Column:
+    for text in (name, kind, comment):
+        text_given(text, "columns")
+    flag_given(nullable, "columns")
     if not has_arrow():  # the node says what is wrong with a type
         return Column(name=name, type=kind, nullable=nullable, comment=comment)
     try:

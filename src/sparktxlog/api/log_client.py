@@ -9,6 +9,7 @@ import msgspec
 
 from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.reading.at_least import come_after
+from sparktxlog.codec.submits.arguments import flag_given, seconds_given
 from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.mark_requests import MarkRequest
 from sparktxlog.codec.submits.requests import encode_request
@@ -77,7 +78,7 @@ class LogClient:
             CommitStateUnknownError, TransportError: It may have been taken: say it again.
         """
         text = transaction_id_to_text(transaction_id_from_text(transaction_id))
-        body = encode_request(MarkRequest(participant=participant, yes=yes))
+        body = encode_request(MarkRequest(participant=participant, yes=flag_given(yes, "yes")))
         path, timeout_s = f"/v1/transactions/{text}/marks", self._seconds(timeout)
         return committed(self._link.post(path, body, timeout_s))
 
@@ -118,4 +119,4 @@ class LogClient:
         return ClusterStatus(self._link.get("/v1/status"))
 
     def _seconds(self, timeout: float | None) -> float:
-        return self._timeout_s if timeout is None else timeout
+        return self._timeout_s if timeout is None else seconds_given(timeout)

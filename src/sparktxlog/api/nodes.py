@@ -25,6 +25,7 @@ import msgspec
 
 from sparktxlog import __version__
 from sparktxlog.api.long_steps import long_step
+from sparktxlog.codec.submits.arguments import seconds_given, text_given, texts_given
 from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.requests import parse_level, request_of
 from sparktxlog.codec.submits.transactions import PreparedTransaction
@@ -164,6 +165,9 @@ class Nodes:
         token: Client token of all nodes; default: the variable `SPARKTXLOG_CLIENT_TOKEN`.
         timeout_s: Seconds to wait for an answer, unless a call says otherwise.
         ca_file: Authority of the nodes' certificates, as in `Http`.
+
+    Raises:
+        InvalidRequestError: What cannot be a URL, a time or a path (definite).
     """
 
     def __init__(
@@ -174,7 +178,8 @@ class Nodes:
         timeout_s: float = 30.0,
         ca_file: str | os.PathLike[str] | None = None,
     ) -> None:
-        given = urls.split(",") if isinstance(urls, str) else list(urls)
+        given = urls.split(",") if isinstance(urls, str) else texts_given(urls, "url")
+        timeout_s = seconds_given(timeout_s)
         found = dict.fromkeys(url.strip().rstrip("/") for url in given)
         if len(found) > 1:
             found.pop("", None)
@@ -290,7 +295,7 @@ class Nodes:
             MissingDependencyError: pyarrow or NumPy is not installed (definite).
             TransportError: No node answers.
         """
-        path = f"/v1/views/{quote(name, safe='')}"
+        path = f"/v1/views/{quote(text_given(name, 'name'), safe='')}"
         load_arrow("a view of the state")
         found = self.get(path, raw=True, format="arrow", after=after, limit=limit)
         with pa.ipc.open_stream(found) as reader:
@@ -318,7 +323,7 @@ class Nodes:
 
     def describe(self, name: str) -> TableDescription:
         """Return a table of either kind at a node that reached `position`; errors as `table`."""
-        path = f"/v1/descriptions/{quote(name, safe='')}"
+        path = f"/v1/descriptions/{quote(text_given(name, 'name'), safe='')}"
         found = self.get(path, waits=True, after=self.position or None)
         return msgspec.convert(found, TableDescription)
 

@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import msgspec
 
 from sparktxlog.codec.problems import error_of
+from sparktxlog.codec.submits.arguments import text_given
 from sparktxlog.errors import (
     CertificateError,
     InvalidRequestError,
@@ -103,6 +104,9 @@ def node_address(url: str) -> SplitResult:
 def _target(path: str, query: Mapping[str, Any] | None) -> str:
     """Return a path, already quoted, with the parameters that are not None."""
     wanted = {name: value for name, value in (query or {}).items() if value is not None}
+    for name, value in wanted.items():
+        if isinstance(value, str):
+            text_given(value, name)
     return f"{path}?{urlencode(wanted)}" if wanted else path
 
 
@@ -131,6 +135,8 @@ class Http:
         #: Token of every request that does not name another one.
         self.token = token or token_in(TOKEN_VARIABLE) or local_token(url)
         #: Absolute: processes of Spark may have other working directories.
+        if not (ca_file is None or isinstance(ca_file, (str, os.PathLike))):
+            text_given(ca_file, "ca_file")
         self.ca_file = None if ca_file is None else str(Path(ca_file).absolute())
         self._idle: list[NodeConnection] = []
         self._lock = threading.Lock()

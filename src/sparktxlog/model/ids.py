@@ -50,12 +50,12 @@ def transaction_id_from_text(text: str) -> TransactionId:
     Raises:
         InvalidNameError: It is not a UUID (definite).
     """
-    digits = text.replace("-", "")
+    digits = text.replace("-", "") if isinstance(text, str) else ""
     if len(digits) != 32 or not re.fullmatch(r"[0-9a-fA-F]{32}", digits):
         raise InvalidNameError(
-            f"{text[:80]!r} is not a transaction id",
-            hint="A transaction id is a UUID of 32 hexadecimal digits.",
-            value=text[:80],
+            f"{ascii(text)[:80]} is not a transaction id",
+            hint="A transaction id is a UUID of 32 hexadecimal digits, a string.",
+            value=ascii(text)[:80],
         )
     return TransactionId(bytes.fromhex(digits))
 

@@ -28,6 +28,7 @@ from sparktxlog.api.writing.pending_commit import PendingCommit
 from sparktxlog.codec.containers.assembly import NewIds, assemble_run
 from sparktxlog.codec.containers.runs import MAX_OPERATIONS, RunLimits
 from sparktxlog.codec.rows import to_json
+from sparktxlog.codec.submits.arguments import seconds_given
 from sparktxlog.codec.submits.condition_requests import committed
 from sparktxlog.codec.submits.plain_rows import table_of
 from sparktxlog.codec.submits.requests import (
@@ -598,6 +599,7 @@ class BackgroundCommits:
             TxLogError: The first failure whose result nobody asked for; field `failed` says how
                 many there were.  All of them count as taken then; their futures keep them.
         """
+        timeout_s = None if timeout is None else seconds_given(timeout)
         if threading.get_ident() == self._sender:
             raise LocalProtocolError(
                 "a callback of a commit waits for all commits, and they wait for it",
@@ -605,10 +607,10 @@ class BackgroundCommits:
             )
         with self.changed:
             called = self._called
-            if not self.changed.wait_for(lambda: self._settled >= called, timeout):
+            if not self.changed.wait_for(lambda: self._settled >= called, timeout_s):
                 left = called - self._settled
                 raise CommitStateUnknownError(
-                    f"{left:,} commits in the background are not settled after {timeout} s",
+                    f"{left:,} commits in the background are not settled after {timeout_s} s",
                     hint="They go on: call flush() again.",
                     waiting=left,
                 )
@@ -626,11 +628,12 @@ class BackgroundCommits:
                 never sent, and its future says so (not definite).
             TxLogError: As `flush`.
         """
+        timeout_s = None if timeout is None else seconds_given(timeout)
         with self.changed:
             self._closed = True
             self.changed.notify_all()
         try:
-            self.flush(timeout)
+            self.flush(timeout_s)
         finally:
             self._is_given_up = True
             self._pool.shutdown(wait=False)

@@ -27,6 +27,7 @@ from sparktxlog.api.writing.rows_to_transactions import (
     GroupedTransactions,
     check_groups_by,
 )
+from sparktxlog.codec.submits.arguments import seconds_given
 from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.validation import align_rows
@@ -77,7 +78,7 @@ class GroupedBatch(Draft[GroupedReceipt]):
         parse_level(level)
         self._site = site
         self._level = level
-        self._timeout_s = site.timeout_s if timeout is None else timeout
+        self._timeout_s = site.timeout_s if timeout is None else seconds_given(timeout)
         self._operations: list[GroupedRows] = []
         #: Fixed by the first commit, including the ids.
         self._grouped: GroupedTransactions | None = None

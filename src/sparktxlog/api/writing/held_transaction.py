@@ -22,6 +22,7 @@ from sparktxlog.api.staging.uploaded_rows import upload_rows
 from sparktxlog.api.writing.operations import NewTable
 from sparktxlog.api.writing.request_transaction import RequestTransaction, TransactionOptions
 from sparktxlog.codec.rows import rows_to_arrow, to_json
+from sparktxlog.codec.submits.arguments import kind_given
 from sparktxlog.codec.submits.condition_requests import committed, request_of_condition
 from sparktxlog.codec.submits.content_digests import RowsContent
 from sparktxlog.codec.submits.requests import (
@@ -31,7 +32,6 @@ from sparktxlog.codec.submits.requests import (
     OperationRequest,
     arrow_text,
     encode_request,
-    microseconds,
     parse_level,
 )
 from sparktxlog.codec.submits.validation import (
@@ -129,6 +129,7 @@ class HeldTransaction(RequestTransaction):
                 upsert are held in memory, because their keys are compared.
         """
         self._takes_more()
+        kind = kind_given(kind)
         given = _given(kind, rows)
         is_list = isinstance(given, list)
         is_stream = not is_list and isinstance(given, pa.RecordBatchReader)
@@ -254,7 +255,7 @@ class HeldTransaction(RequestTransaction):
             transaction_id=self.id,
             session=self._session.name,
             rollback=self._session.rollback,
-            valid_until=microseconds(self._valid_until),
+            valid_until=self._valid_until,
             conditions=request_of_condition(self._condition()),
             is_sync=self._is_sync,
             participants=list(self._participants) or None,

@@ -22,6 +22,7 @@ from typing import (
 from sparktxlog.api.given_data import columns_in, kept_rows, with_missing
 from sparktxlog.api.writing.retry import Parameters, Result, Retry
 from sparktxlog.api.writing.schema_merge import change_table_to_fit
+from sparktxlog.codec.submits.arguments import flag_given, mapping_given, text_given, texts_given
 from sparktxlog.codec.submits.mark_requests import participants_of
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.transactions import Rollback
@@ -166,21 +167,17 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
             SchemaMismatchError: An unknown type, key, partition or clustering column (definite).
             InvalidRequestError: A property that the log decides itself (definite).
         """
-        for role, given in (
-            ("keys", keys),
-            ("partition_by", partition_by),
-            ("cluster_by", cluster_by),
-        ):
-            _names(role, given)
+        if properties is not None or group is not None:
+            properties = mapping_given(properties, "properties")
         if group is not None:
             properties = {**(properties or {}), GROUP_OF_TABLE: group}
         request = NewTable(
             table=table,
-            keys=tuple(keys),
-            partition_by=tuple(partition_by),
+            keys=texts_given(keys, "keys"),
+            partition_by=texts_given(partition_by, "partition_by"),
             deletion_vectors=deletion_vectors,
             is_sync=is_sync,
-            cluster_by=tuple(cluster_by),
+            cluster_by=texts_given(cluster_by, "cluster_by"),
             comment=comment,
             properties=None if properties is None else property_pairs(table, properties),
         )
@@ -234,15 +231,15 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
                 (definite).
         """
         change = TableChange(
-            add=tuple(_added(name, kind) for name, kind in (add or {}).items()),
-            rename=tuple((rename or {}).items()),
+            add=tuple(_added(name, kind) for name, kind in mapping_given(add, "add").items()),
+            rename=_pairs("rename", rename),
             drop=_names("drop", drop) or (),
-            widen=tuple((widen or {}).items()),
+            widen=_pairs("widen", widen),
             keys=_names("keys", keys),
             is_sync=is_sync,
             comment=comment,
-            comments=tuple((comments or {}).items()),
-            properties=tuple((properties or {}).items()),
+            comments=_pairs("comments", comments),
+            properties=tuple(mapping_given(properties, "properties").items()),
             cluster_by=_names("cluster_by", cluster_by),
         )
         if change.is_nothing:
@@ -255,6 +252,12 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
 
     def change(self, table: str, change: TableChange) -> None:
         """Change a table as `alter_table` does, said in one value."""
+        if not isinstance(change, TableChange):
+            raise InvalidRequestError(
+                f"the change of table {table!r} is given as {type(change).__name__}",
+                hint="Use alter_table, which takes what is to change by name.",
+                field="change",
+            )
         self._alter(table, change)
 
     def drop_table(self, table: str) -> None:
@@ -334,16 +337,23 @@ class Operations(ABC, Generic[RowsT, ColumnsT]):
 
 
 def _added(name: str, kind: str | tuple[str, str]) -> Column:
-    found, comment = (kind, "") if isinstance(kind, str) else kind
-    return Column(name=name, type=found, comment=comment)
+    said = (kind, "") if isinstance(kind, str) else texts_given(kind, "add")
+    if len(said) != 2:
+        raise InvalidRequestError(
+            f"column {name!r} is given as {said!r}"[:200],
+            hint="Give its type, or type and comment: {'note': ('string', 'why')}.",
+            field="add",
+        )
+    return Column(name=name, type=said[0], comment=said[1])
+
+
+def _pairs(role: str, given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    found = mapping_given(given, role)
+    return tuple((name, text_given(value, role)) for name, value in found.items())
 
 
 def _names(role: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
-    if isinstance(given, str):
-        raise InvalidRequestError(
-            f"{role}={given!r} is a string", hint=f"Write {[given]}.", field=role, value=given
-        )
-    return None if given is None else tuple(given)
+    return None if given is None else texts_given(given, role)
 
 
 class Draft(ABC, Generic[ReceiptT]):
@@ -416,8 +426,9 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
         is_sync: bool = False,
         participants: Sequence[str] = (),
     ) -> None:
-        self._is_sync = is_sync
-        self._participants = participants_of(list(participants) or None)
+        parse_level(level)
+        self._is_sync = flag_given(is_sync, "is_sync")
+        self._participants = participants_of(texts_given(participants, "participants") or None)
         _check_choice("isolation", isolation, "serializable", "no reads are recorded")
         self._isolation = isolation
         self._level = level

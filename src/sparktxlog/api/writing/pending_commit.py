@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from sparktxlog.api.nodes import Nodes
+from sparktxlog.codec.submits.arguments import seconds_given
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.errors import CommitStateUnknownError, InvalidRequestError
 from sparktxlog.model.ids import transaction_id_to_text
@@ -78,6 +79,7 @@ class PendingCommit:
             TransportError: No node answered; its `definite` says whether anything was sent.
         """
         rank = 0 if level is None else _rank(level)
+        timeout = None if timeout is None else seconds_given(timeout)
         begin = time.monotonic()
         failure = self.exception(timeout)
         if failure is not None:
@@ -103,6 +105,7 @@ class PendingCommit:
         Raises:
             CommitStateUnknownError: It is not done in time (not definite).
         """
+        timeout = None if timeout is None else seconds_given(timeout)
         if self._outcome is None:
             changed = self._sender.changed
             with changed:

@@ -17,6 +17,7 @@ from sparktxlog.api.nodes import Nodes
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.codec.rows import to_json
 from sparktxlog.codec.submits.alterations import put_change
+from sparktxlog.codec.submits.arguments import flag_given, kind_given, microseconds, seconds_given
 from sparktxlog.codec.submits.condition_requests import request_of_condition
 from sparktxlog.codec.submits.requests import (
     ColumnRequest,
@@ -24,7 +25,6 @@ from sparktxlog.codec.submits.requests import (
     TransactionRequest,
     arrow_text,
     encode_request,
-    microseconds,
     parse_level,
 )
 from sparktxlog.codec.submits.transactions import Session
@@ -74,8 +74,10 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
         #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = given is not None
         self._session = options.session
-        self._timeout_s = options.timeout_s
-        self._valid_until = options.valid_until
+        timeout_s = options.timeout_s
+        self._timeout_s = None if timeout_s is None else seconds_given(timeout_s)
+        #: Microseconds since 1970 UTC after which no copy of it takes effect.
+        self._valid_until = microseconds(options.valid_until)
         self._schemas: dict[str, int] = {}
         self._posted = False
 
@@ -91,7 +93,7 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
 
     def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
         """Add an operation of a kind that carries rows."""
-        operation = OperationRequest(kind=kind, table=table)
+        operation = OperationRequest(kind=kind_given(kind), table=table)
         if is_row_list(rows):
             operation.rows = [to_json(row) for row in rows]
             count = len(operation.rows)
@@ -220,7 +222,7 @@ class Transaction(RequestTransaction):
 
     def __init__(self, link: Nodes, options: TransactionOptions, *, first_wins: bool) -> None:
         super().__init__(link, options)
-        self._first_wins = first_wins
+        self._first_wins = flag_given(first_wins, "first_wins")
         self._operations: list[OperationRequest] = []
         self._is_nothing = True
         #: Why a node may have taken it already.
@@ -296,7 +298,7 @@ class Transaction(RequestTransaction):
             transaction_id=self.id if is_recorded else None,
             session=self._session.name,
             rollback=self._session.rollback,
-            valid_until=microseconds(self._valid_until),
+            valid_until=self._valid_until,
             conditions=request_of_condition(condition),
             is_sync=self._is_sync,
             participants=list(self._participants) or None,

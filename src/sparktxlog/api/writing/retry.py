@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+from sparktxlog.codec.submits.arguments import seconds_given
 from sparktxlog.errors import ConflictError, InvalidRequestError, TxLogError
 
 Parameters = ParamSpec("Parameters")
@@ -45,7 +46,7 @@ class Retry:
     def __post_init__(self) -> None:
         for field, value, is_good in (
             ("attempts", self.attempts, type(self.attempts) is int and self.attempts >= 1),
-            ("timeout", self.timeout_s, self.timeout_s > 0),
+            ("timeout", self.timeout_s, seconds_given(self.timeout_s) > 0),
         ):
             if not is_good:
                 raise InvalidRequestError(

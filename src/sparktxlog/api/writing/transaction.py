@@ -29,8 +29,9 @@ from sparktxlog.api.writing.merge import Merge
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.api.writing.replaced_partitions import partitions_predicate
 from sparktxlog.codec.lexer import quoted_name
+from sparktxlog.codec.submits.arguments import flag_given, kind_given, microseconds, seconds_given
 from sparktxlog.codec.submits.condition_requests import is_ordered
-from sparktxlog.codec.submits.requests import microseconds, parse_level
+from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.transactions import (
     PreparedOperation,
     PreparedTransaction,
@@ -99,15 +100,14 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         is_sync: bool = False,
         participants: Sequence[str] = (),
     ) -> None:
-        parse_level(level)
         given = None if transaction_id is None else transaction_id_from_text(str(transaction_id))
         super().__init__(isolation, level, is_sync=is_sync, participants=participants)
         self._site = site
-        self._timeout_s = site.timeout_s if timeout is None else timeout
+        self._timeout_s = site.timeout_s if timeout is None else seconds_given(timeout)
         self._transaction_id = given or uuid.uuid4().bytes
         #: The user gave the id: a transaction without effect is still recorded under it.
         self._given = given is not None
-        self._first_wins = first_wins
+        self._first_wins = flag_given(first_wins, "first_wins")
         #: What the nodes had under the id before; asked once.
         self._earlier: Receipt | None = None
         self._is_asked = not self._given
@@ -596,6 +596,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
                 which this transaction read it (definite).
             InvalidRequestError: The rows are a stream, or none of the accepted kinds (definite).
         """
+        kind = kind_given(kind)
         check_is_no_stream(rows)
         if self._is_commit_table(table):
             if self._takes_more_commits():

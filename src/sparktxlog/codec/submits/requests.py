@@ -21,7 +21,6 @@ import binascii
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
@@ -42,6 +41,7 @@ from sparktxlog.codec.submits.alterations import (
     prepare_change,
     put_change,
 )
+from sparktxlog.codec.submits.arguments import text_given
 from sparktxlog.codec.submits.condition_requests import (
     ConditionsRequest,
     condition_of,
@@ -190,7 +190,6 @@ class AddedOperations(msgspec.Struct, forbid_unknown_fields=True):
     first: Annotated[int, msgspec.Meta(ge=0, le=MAX_OPERATIONS)] | None = None
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _decoder = msgspec.json.Decoder(TransactionRequest)
 _added_decoder = msgspec.json.Decoder(AddedOperations)
 _encoder = msgspec.json.Encoder()
@@ -239,18 +238,23 @@ def _decoded(decoder: msgspec.json.Decoder[_Read], body: bytes, what: str) -> _R
         ) from error
 
 
-@lru_cache(maxsize=64)
 def parse_level(text: str) -> tuple[Level, int]:
     """Return level and number of sites of `accepted`, `ordered`, `applied`, `applied(2)` …
 
     Raises:
         InvalidRequestError: No such level (definite).
     """
+    return _level(text_given(text, "level"))
+
+
+@lru_cache(maxsize=64)
+def _level(text: str) -> tuple[Level, int]:
     match = _LEVEL.fullmatch(text)
     if match is None or (match[2] is not None and (match[1] != "applied" or int(match[2]) < 1)):
         raise InvalidRequestError(
             f"{text[:80]!r} is not a level",
             hint="Levels: accepted, acquired, ordered, applied, applied(k).",
+            field="level",
             value=text[:80],
         )
     return Level(match[1]), int(match[2] or 1)
@@ -718,32 +722,20 @@ def request_of(
     )
 
 
-def microseconds(time: datetime | None) -> int | None:
-    """Return a time as microseconds since 1970 UTC, None for None.
-
-    Raises:
-        InvalidRequestError: It has no zone (definite).
-    """
-    if time is None:
-        return None
-    if time.tzinfo is None:
-        raise InvalidRequestError(
-            f"valid_until {time.isoformat()} has no time zone",
-            hint="Use datetime.now(UTC) + timedelta(…).",
-            field="valid_until",
-            value=time.isoformat(),
-        )
-    return (time - _EPOCH) // timedelta(microseconds=1)
-
-
 def encode_request(request: msgspec.Struct | list[Any]) -> bytes:
     """Return the JSON of a request, or of rows in JSON's form.
 
     Raises:
-        InvalidRequestError: A text of it has half a surrogate pair (definite).
+        InvalidRequestError: A text of it has half a surrogate pair, or a value is none that can be
+            sent (definite).
     """
     try:
         return _encoder.encode(request)
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"an argument has a value that cannot be sent: {error}",
+            hint="Give texts, numbers, True or False, and lists and dicts of these.",
+        ) from error
     except UnicodeEncodeError as error:
         text, at = str(error.object), error.start
         raise InvalidRequestError(

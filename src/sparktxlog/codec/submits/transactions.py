@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from sparktxlog.codec.delta_catalog.catalog_requests import ProposedCommit
+from sparktxlog.codec.submits.arguments import text_given
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.signature import TableSignature
 from sparktxlog.model.tables.alteration import TableChange
@@ -131,13 +132,15 @@ class Session:
         rollback: See `sparktxlog.connect`.
 
     Raises:
-        InvalidRequestError: No such `rollback` (definite).
+        InvalidRequestError: No such `rollback`, or the name is no text (definite).
     """
 
     name: str | None
     rollback: Rollback = "session"
 
     def __post_init__(self) -> None:
+        if self.name is not None:
+            text_given(self.name, "session")
         allowed = get_args(Rollback)
         if self.rollback not in allowed:
             raise InvalidRequestError(
