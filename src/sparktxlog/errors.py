@@ -701,6 +701,12 @@ class OutdatedError(InvariantViolation, code="outdated"):
 
 
 #: The innermost cause in a trace of Java is the last one.
+#: Errors of Delta about values, and those of Spark by their SQLSTATE: data exceptions.
+_WRONG_VALUE = re.compile(
+    r"\[(?:DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
+    r"|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|DELTA_CAST_OVERFLOW_IN_TABLE_WRITE)\] (.{1,300})"
+    r"|\[[A-Z_.]+\] ([^\n]{1,300}) SQLSTATE: 22"
+)
 _CAUSED_BY = re.compile(r"^\s*Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
 
 
@@ -720,6 +726,15 @@ def java_cause(error: BaseException) -> str:
     if not causes or causes[-1].partition(": ")[2][:60] in str(error).partition("\n\tat ")[0]:
         return ""
     return str(causes[-1])[:600]
+
+
+def wrong_value(error: BaseException) -> str:
+    """Return what Spark and Delta say of a value that fits no column, constraint or function.
+
+    Empty: the error is another one.
+    """
+    found = _WRONG_VALUE.search(f"{error}\n{java_cause(error)}")
+    return "" if found is None else str(found[1] or found[2])
 
 
 def java_trace(error: BaseException) -> str:

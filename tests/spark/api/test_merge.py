@@ -119,6 +119,10 @@ def test_what_a_merge_refuses(spark: SparkSession, log: TxLog) -> None:
     with pytest.raises(InvalidRowsError, match="would get another one"):
         merge = t.merge("kept", source.where("n = 7"), "target.n = source.n")
         merge.whenNotMatchedInsertAll().execute()
+    with pytest.raises(InvalidRowsError, match=r"(?i)division by zero") as caught:
+        merge = t.merge("kept", source.where("n = 7"), on)
+        merge.whenMatchedUpdate(set={"n": "CAST(10 / (source.n - 7) AS bigint)"}).execute()
+    assert caught.value.fields["table"] == "kept" and caught.value.hint
     with pytest.raises(LocalProtocolError, match="not executed"):
         t.commit()
 

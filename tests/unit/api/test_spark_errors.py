@@ -19,6 +19,7 @@ from sparktxlog.errors import (
     UnreachableError,
     first_lines,
     java_cause,
+    wrong_value,
 )
 from sparktxlog.model.tables.commit_table import REPLACES_NOTHING
 from sparktxlog.model.tables.table import ONLY_READ
@@ -154,3 +155,22 @@ def test_what_cannot_be_removed_does_not_hide_why_a_block_raised() -> None:
     with pytest.raises(KeyError, match="the user's own") as raised, Stuck():
         raise KeyError("the user's own")
     assert "the disk fails" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL violated: id.\n", "NOT NULL violated: id."),
+        ("x: [DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012\n\tat", "Division by zero."),
+        ("[INTERNAL_ERROR] What. SQLSTATE: XX000", ""),
+        ("[TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030", ""),
+        ("No space left on device", ""),
+    ],
+)
+def test_a_value_that_fits_nothing(text: str, said: str) -> None:
+    assert wrong_value(RuntimeError(text)) == said
+    outer = "An error occurred: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030"
+    assert (
+        wrong_value(RuntimeError(f"{outer}\n\tat X\nCaused by: a.B: {text}\n\t... 4 more\n"))
+        == said
+    )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -24,6 +25,7 @@ from sparktxlog.errors import (
     LocalProtocolError,
     SchemaMismatchError,
     first_lines,
+    wrong_value,
 )
 from sparktxlog.model.tables.table import TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
@@ -170,8 +172,8 @@ class Merge:
         Raises:
             InvalidRequestError: No clause, or Spark does not understand an expression (definite).
             SchemaMismatchError: A value does not fit its column without loss (definite).
-            InvalidRowsError: Several rows of the source match one row that they change, or a key
-                would be there twice (definite).
+            InvalidRowsError: Several rows of the source match one row that they change, a key
+                would be there twice, or a value cannot be computed (definite).
             LocalProtocolError: It was executed already, or the transaction is submitted (definite).
         """
         if self.is_done:
@@ -191,8 +193,14 @@ class Merge:
                 f"Spark does not understand it: {first_lines(error, 1)}",
                 hint=f"Name columns as {self._target_name}.column and {self._source_name}.column.",
             ) from error
-        # Computed once: deletes and upserts must come from the same rows of the source.
-        changes = changes.localCheckpoint(eager=True)
+        try:
+            # Computed once: deletes and upserts must come from the same rows of the source.
+            changes = changes.localCheckpoint(eager=True)
+        except (PySparkException, Py4JError) as error:
+            if said := wrong_value(error):
+                hint = "Mend or leave out the rows of the source that do not fit the table."
+                raise self._wrong_rows(said, hint) from error
+            raise
         self._check_one_match(changes)
         self._check_keys(changes)
         self._check_no_other_row(changes)

@@ -66,10 +66,10 @@ from sparktxlog.model.transactions.receipt import Receipt
 from sparktxlog.worker.tables.twin_drafts import TwinDrafts
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame
 
     from sparktxlog.api.reading.replica_snapshot import Snapshot
+    from sparktxlog.worker.tables.commit_table_merge import CommitTableMerge
 
 
 class SparkTransaction(TransactionDraft[Rows, Columns]):
@@ -373,7 +373,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         *,
         target_name: str = "target",
         source_name: str = "source",
-    ) -> Merge | DeltaMergeBuilder:
+    ) -> Merge | CommitTableMerge:
         """Begin a MERGE into a table with keys, with the clauses of `DeltaTable.merge`.
 
             t.merge("stock", sold, "target.id = source.id").whenMatchedUpdate(

@@ -7,7 +7,6 @@ transaction: the next attempt makes another one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from sparktxlog.errors import (
     UnknownSchemaError,
     UnknownTableError,
     first_lines,
-    java_cause,
+    wrong_value,
 )
 from sparktxlog.http.catalog_link import CatalogLink
 from sparktxlog.http.link import Http
@@ -40,18 +39,16 @@ from sparktxlog.storage.commit_tables.table_places import TRANSACTION_TWINS
 from sparktxlog.storage.commit_tables.twin import TwinCommit
 from sparktxlog.worker.apply.deltalog import forget_log
 from sparktxlog.worker.apply.worker_session import has_jvm
+from sparktxlog.worker.tables.commit_table_merge import (
+    CommitTableMerge,
+    append_only,
+    is_append_only,
+)
 from sparktxlog.worker.tables.places_of_tables import tables_beside
 
 if TYPE_CHECKING:
-    from delta.tables import DeltaMergeBuilder
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: How Delta says that a row breaks NOT NULL, CHECK or a length.
-_CONSTRAINT = re.compile(
-    r"\[(?:DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
-    r"|DELTA_EXCEED_CHAR_VARCHAR_LIMIT)\] (.{1,300})"
-)
-_APPEND_ONLY = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 _MODES = {OperationKind.APPEND: "append", OperationKind.OVERWRITE: "overwrite"}
 
 
@@ -85,26 +82,16 @@ def _refusals(
             **({} if extra is None else {"column": extra}),
         ) from error
     except (PySparkException, Py4JError) as error:
-        text = f"{error}\n{java_cause(error)}"
-        if _APPEND_ONLY in text:
-            raise _append_only(table) from error
-        found = _CONSTRAINT.search(text)
-        if found is None:
+        if is_append_only(error):
+            raise append_only(table) from error
+        said = wrong_value(error)
+        if not said:
             raise
         raise InvalidRowsError(
-            f"commit table {table!r} does not take the rows: {found[1]}",
+            f"commit table {table!r} does not take the rows: {said}",
             hint="Mend or leave out the rows that break the constraint.",
             table=table,
         ) from error
-
-
-def _append_only(table: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"commit table {table!r} is append-only",
-        hint="Append to it, or let it be changed: ALTER TABLE … SET TBLPROPERTIES "
-        "('delta.appendOnly' = 'false').",
-        table=table,
-    )
 
 
 class TwinDrafts:
@@ -172,8 +159,8 @@ class TwinDrafts:
         """Delete the rows for which a predicate is true; errors as `in_sql`.
 
         Raises:
-            InvalidRequestError: Spark does not understand the predicate, or the table is
-                append-only (definite).
+            InvalidRequestError: Spark does not understand the predicate, or it has no value for a
+                row, or the table is append-only (definite).
         """
         table = self.in_sql(name)
         try:
@@ -185,15 +172,25 @@ class TwinDrafts:
                 field="predicate",
                 value=predicate[:140],
             ) from error
-        except PySparkException as error:
-            raise (_append_only(name) if _APPEND_ONLY in str(error) else error) from error
+        except (PySparkException, Py4JError) as error:
+            if is_append_only(error):
+                raise append_only(name) from error
+            said = wrong_value(error)
+            if not said:
+                raise
+            raise InvalidRequestError(
+                f"the predicate has no value for a row of commit table {name!r}: {said}",
+                hint="Leave out the rows for which it has none, or use try_cast and try_divide.",
+                field="predicate",
+                value=predicate[:140],
+            ) from error
 
     def merge(
         self, name: str, source: DataFrame, condition: str | Column, target: str, source_name: str
-    ) -> DeltaMergeBuilder:
+    ) -> CommitTableMerge:
         """Begin a MERGE of Delta into a table; errors as `in_sql`."""
         table = DeltaTable.forPath(self._spark, self._draft(name).twin.path).alias(target)
-        return table.merge(source.alias(source_name), condition)
+        return CommitTableMerge(name, lambda: table.merge(source.alias(source_name), condition))
 
     def written(self) -> list[str]:
         """Return the tables that statements changed, in lower case."""
