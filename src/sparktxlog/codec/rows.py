@@ -46,8 +46,8 @@ _MICROSECOND = timedelta(microseconds=1)
 #: First microsecond of year 1 and last of year 9999, the range of Spark's timestamps.
 _MIN_MICROS = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _MAX_MICROS = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _EPOCH) // _MICROSECOND
-#: Largest integer that every JSON reader keeps.
-_SAFE_INTEGER = (1 << 53) - 1
+#: Bits of a whole number that is greater than all doubles, and than all decimals.
+_MOST_BITS = 1024
 _MAX_DEPTH = 32
 
 _DIGITS = re.compile(r"-?[0-9]{1,20}")
@@ -451,7 +451,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, bool):
         return bool(value)
     if isinstance(value, int):
-        return int(value) if -_SAFE_INTEGER <= value <= _SAFE_INTEGER else str(int(value))
+        if value.bit_length() > _MOST_BITS:
+            raise SchemaMismatchError(
+                f"a whole number of {value.bit_length():,} bits fits no column",
+                hint="Keep it as a string.",
+            )
+        return int(value)  # nodes read all digits; as a text it would fit a string, too
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _special(value)
     if isinstance(value, Decimal):

@@ -235,6 +235,38 @@ def test_what_is_no_number_is_no_text(kind: str, value: Any, shown: str) -> None
     assert caught.value.fields["column"] == "c"
 
 
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**63), 2**63, 10**38 - 1, 2**1023])
+def test_a_large_whole_number_is_a_number(value: int) -> None:
+    """As digits in quotes it would be the text of a string column, and no value of a double."""
+    rows = msgspec.json.decode(msgspec.json.encode(to_json([{"c": value}])))
+    assert rows == [{"c": value}]
+    fitting = [
+        name
+        for name, kind in TYPES.items()
+        if name in VALUES and _taken(rows, kind) == [{"c": value}]
+    ]
+    wanted = ["bigint"] * (-(2**63) <= value < 2**63)
+    wanted += ["double"] * (int(float(value)) == value)
+    assert [name for name in fitting if name in ("bigint", "double", "string")] == wanted
+    with pytest.raises(SchemaMismatchError, match="expected a string"):
+        rows_to_arrow("t", rows, pa.schema([("c", pa.string())]))
+    if "double" not in wanted:
+        with pytest.raises(SchemaMismatchError, match="does not hold this whole number exactly"):
+            rows_to_arrow("t", rows, pa.schema([("c", pa.float64())]))
+
+
+def _taken(rows: Any, kind: pa.DataType) -> Any:
+    try:
+        return rows_to_arrow("t", rows, pa.schema([("c", kind)])).to_pylist()
+    except SchemaMismatchError:
+        return None
+
+
+def test_a_whole_number_that_fits_no_column_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError, match="16,610 bits fits no column"):
+        to_json([{"c": -(10**5000)}])
+
+
 def test_arrays_of_numpy_are_lists_and_no_scalars() -> None:
     """pandas has them for the lists of a Parquet file."""
     rows = to_json([{"c": np.array(given)} for given in ([1], [1, 2], [])])
