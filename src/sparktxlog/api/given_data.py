@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
 
 from sparktxlog.codec.arrow import arrow_schema, normal_type
 from sparktxlog.codec.arrow import columns_of as arrow_columns
 from sparktxlog.codec.submits.arguments import flag_given, text_given
+from sparktxlog.codec.submits.column_values import has_looked_at
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
 from sparktxlog.lazy_arrow import has_arrow, load_arrow, pa
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -235,11 +237,68 @@ def arrow_table(rows: Any) -> pa.Table:
         if is_pandas:
             # Arrow takes the numbers where they lie, and `df["n"] += 1` would change them later.
             found = pa.Table.from_pandas(rows.copy(), preserve_index=False)
+            for index, field in enumerate(found.schema):
+                if rows.dtypes.iloc[index].kind == "O":
+                    check_times(field.name, field.type, rows.iloc[:, index].tolist())
             return found.replace_schema_metadata()
         return pa.RecordBatchReader.from_stream(rows).read_all()
-    except (pa.ArrowException, ValueError, TypeError) as error:  # pandas: a column named twice
+    # Of pandas: a column named twice, a number that no type of Arrow holds.
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise InvalidRequestError(
             f"the rows cannot be read as Arrow: {error}",
             hint="Give an Arrow table, whose columns say their types, or a list of dicts.",
             field="rows",
         ) from error
+
+
+def check_times(column: str, kind: pa.DataType, values: Iterable[Any]) -> None:
+    """Refuse times in objects of Python of which Arrow keeps a part only.
+
+    It takes the type of the first one: of a `datetime` after a `date` it drops the time, of times
+    with and without zones it takes the one for the other.
+
+    Args:
+        column: Its name.
+        kind: The type that Arrow found.
+        values: What it is made of.
+
+    Raises:
+        InvalidRequestError: (definite).
+    """
+    if not has_looked_at(kind):
+        return
+    there, types = (value for value in values if value is not None), pa.types
+    if types.is_struct(kind):
+        dicts = [value for value in there if isinstance(value, Mapping)]
+        for field in kind:
+            check_times(column, field.type, (one.get(field.name) for one in dicts))
+    elif types.is_nested(kind):
+        lists = (value for value in there if isinstance(value, (list, tuple, set)))
+        check_times(column, kind.value_type, (item for one in lists for item in one))
+    else:
+        found = {_kind_of_time(value): value for value in there}
+        found.pop("", None)
+        if len(found) > 1 or _FINE in found:
+            shown = " and ".join(f"{name} ({value})" for name, value in found.items())
+            raise InvalidRequestError(
+                f"column {column!r} has {shown}, of which Arrow would keep a part only",
+                hint="Give all of them in one form, to the microsecond: "
+                "frame[name] = pandas.to_datetime(frame[name], utc=True).dt.floor('us').",
+                field="rows",
+                column=column,
+            )
+
+
+#: A time of pandas that has digits below a microsecond.
+_FINE = "nanoseconds"
+
+
+def _kind_of_time(value: object) -> str:
+    """Return which kind of date or time a value is, empty = none."""
+    if not isinstance(value, date) or value != value:  # pandas has NaT for none
+        return ""
+    if not isinstance(value, datetime):
+        return "dates"
+    if getattr(value, "nanosecond", 0):
+        return _FINE
+    return "times without a zone" if value.tzinfo is None else "times with a zone"

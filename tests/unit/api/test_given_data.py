@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pandas as pd
@@ -167,3 +168,45 @@ def test_names_and_types_of_columns_are_texts(columns: Any) -> None:
     with pytest.raises(InvalidRequestError, match="is given as") as caught:
         columns_given(columns)
     assert caught.value.fields["field"] == "columns"
+
+
+DAY, NAIVE, AWARE = date(2024, 1, 1), datetime(2024, 1, 1, 5), datetime(2024, 1, 1, 5, tzinfo=UTC)
+FINE = pd.Timestamp("2024-01-01 05:00:00.000000001")
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([None, DAY, NAIVE], "dates .2024-01-01. and times without a zone"),
+        ([DAY, AWARE], "dates .* and times with a zone"),
+        ([NAIVE, AWARE], "times without a zone .* and times with a zone"),
+        ([AWARE, NAIVE], "times with a zone .* and times without a zone"),
+        ([FINE], "nanoseconds"),
+        ([[DAY], None, [DAY, NAIVE]], "dates"),
+        ([{"a": {"b": DAY}}, {"a": {"b": NAIVE}}], "dates"),
+        ([2**64], "too large"),
+    ],
+)
+def test_objects_of_which_arrow_would_keep_a_part_are_refused(values: list[Any], why: str) -> None:
+    """A column of pandas without a type: Arrow takes that of the first value."""
+    frame = pd.DataFrame({"id": range(len(values)), "c": pd.Series(values, dtype=object)})
+    with pytest.raises(InvalidRequestError, match=why) as caught:
+        arrow_table(frame)
+    assert caught.value.fields["field"] == "rows" and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, DAY],
+        [NAIVE, pd.NaT],
+        [AWARE, AWARE.astimezone()],
+        [{"a": DAY, "b": NAIVE, "c": [AWARE]}, None],
+        [pd.Timestamp(NAIVE), NAIVE],
+        [pd.NA, "x"],
+    ],
+)
+def test_objects_of_one_kind_are_taken(values: list[Any]) -> None:
+    found = arrow_table(pd.DataFrame({"c": pd.Series(values, dtype=object)}))["c"].to_pylist()
+    wanted = [None if isinstance(v, type(pd.NaT)) or v is pd.NA else v for v in values]
+    assert found == wanted

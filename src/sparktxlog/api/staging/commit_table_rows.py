@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from sparktxlog.api.given_data import Rows, arrow_table, is_row_list
+from sparktxlog.api.given_data import Rows, arrow_table, check_times, is_row_list
 from sparktxlog.api.schema import arrow_frame, ddl_of
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
@@ -134,7 +134,9 @@ def _of_dicts(
 def _column(table: str, name: str, values: list[Any], kind: pa.DataType | None) -> pa.Array:
     if kind is None:
         try:
-            return pa.array(values)
+            inferred = pa.array(values)
+            check_times(name, inferred.type, values)
+            return inferred
         except (pa.ArrowException, OverflowError, ValueError) as error:
             raise SchemaMismatchError(
                 f"the values of {name!r} for table {table!r} have no common type: "

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types as T
 
 from sparktxlog.api.staging.commit_table_rows import rows_of
-from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.errors import InvalidRequestError, InvalidRowsError, SchemaMismatchError
 
 NAIVE = datetime(2024, 3, 31, 2, 30)
 COLUMNS = T.StructType(
@@ -52,6 +52,11 @@ def test_a_row_with_other_columns_is_refused(rows: list[Any]) -> None:
     with pytest.raises(SchemaMismatchError, match="row 1 has other columns") as caught:
         framed(rows)
     assert caught.value.fields == {"table": "facts", "row": 1} and caught.value.definite
+
+
+def test_a_time_after_a_date_keeps_its_time_where_the_column_has_no_type() -> None:
+    with pytest.raises(InvalidRequestError, match=r"dates .* and times without a zone"):
+        framed([{"unknown": date(2024, 3, 31)}, {"unknown": NAIVE}])
 
 
 @pytest.mark.parametrize("column", ["parts", "unknown"])
