@@ -25,7 +25,12 @@ from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.refused_types import check_not_refused
 from sparktxlog.codec.rows import nearest, rows_to_arrow, to_json
 from sparktxlog.codec.submits.validation import row_schema
-from sparktxlog.errors import InvalidRowsError, SchemaMismatchError
+from sparktxlog.errors import (
+    InvalidRequestError,
+    InvalidRowsError,
+    SchemaMismatchError,
+    first_lines,
+)
 from sparktxlog.model.tables.table import Column, TableDefinition
 from sparktxlog.model.transactions.operation import OperationKind
 
@@ -128,7 +133,19 @@ def arrow_frame(
 
     Args:
         struct: Its columns; None = as Spark understands those of the rows.
+
+    Raises:
+        InvalidRequestError: Arrow's own check fails, as of a text that is no UTF-8: Spark would
+            read something else (definite).
     """
+    try:
+        rows.validate(full=True)
+    except pa.ArrowException as error:
+        raise InvalidRequestError(
+            f"the rows are no valid Arrow: {first_lines(error, 1)}",
+            hint="Make them by pyarrow.array, or cast the column.",
+            field="rows",
+        ) from error
     columns = [_as_spark_takes(column) for column in rows.columns]
     return spark.createDataFrame(pa.table(columns, names=rows.column_names), struct)
 

@@ -256,3 +256,12 @@ def test_rows_of_arrow_and_each_piece_of_them_become_a_frame(
     for piece in (whole, *pieces, pa.concat_tables(pieces)):
         found = cast(Any, arrow_frame(cast(Any, _Session()), piece))
         assert found.to_pylist() == piece.to_pylist()
+
+
+def test_rows_that_arrow_itself_finds_wrong_never_reach_spark() -> None:
+    """As bytes they pass the cast to a text that is not checked."""
+    text = pa.array([b"\xff"]).view(pa.string())
+    spark: Any = None  # it is not asked
+    with pytest.raises(InvalidRequestError, match="no valid Arrow") as caught:
+        arrow_frame(spark, pa.table({"s": text}))
+    assert caught.value.fields["field"] == "rows" and caught.value.hint
