@@ -27,7 +27,7 @@ from sparktxlog.api.writing.batches_of_transactions import GroupedBatch
 from sparktxlog.api.writing.operations import Commits, Isolation
 from sparktxlog.api.writing.rows_to_transactions import GroupedReceipt
 from sparktxlog.api.writing.transaction import SparkTransaction
-from sparktxlog.codec.submits.arguments import kind_given, seconds_given
+from sparktxlog.codec.submits.arguments import flag_given, kind_given, seconds_given
 from sparktxlog.codec.submits.transactions import Rollback, Session
 from sparktxlog.errors import ConfigError, ConflictError, InvalidRequestError
 from sparktxlog.model.ids import table_name, transaction_id_from_text
@@ -262,7 +262,7 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             kind,
             keys=keys,
             way=files,
-            dry_run=dry_run,
+            dry_run=flag_given(dry_run, "dry_run"),
             timeout_s=seconds_given(timeout),
         )
 
@@ -291,6 +291,8 @@ class TxLog(LogClient, Commits[Rows, Columns], StateFrames):
             NotAppliedError: With a path: this site's worker is behind.
             StorageError: The directory is not there.
         """
+        for given, field in ((drop, "drop"), (keep_features, "keep_features")):
+            flag_given(given, field)
         return release(
             self.describe(name),
             self.site.home,

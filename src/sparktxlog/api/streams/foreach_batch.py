@@ -12,6 +12,7 @@ from sparktxlog.api.connect import TxLog
 from sparktxlog.api.schema import check_fit
 from sparktxlog.api.session import check_has_jvm
 from sparktxlog.api.streams.writer import QUERY_ID, batch_transaction_id, open_batch_id
+from sparktxlog.codec.submits.arguments import text_given
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
@@ -125,12 +126,15 @@ def write_stream(
         InvalidRequestError: No such mode or level, no stream, or an update of a table without
             keys (definite).
     """
-    kind = _KINDS.get(mode.lower())
+    kind = _KINDS.get(text_given(mode, "mode").lower())
     if kind is None:
         raise InvalidRequestError(
-            f"output mode {mode[:40]!r} is unknown", hint=f"Use one of: {', '.join(_KINDS)}."
+            f"output mode {mode[:40]!r} is unknown",
+            hint=f"Use one of: {', '.join(_KINDS)}.",
+            field="mode",
+            value=mode[:40],
         )
-    if not frame.isStreaming:
+    if not getattr(frame, "isStreaming", False):
         raise InvalidRequestError("this is no stream", hint=f"Use log.{kind.value}(table, frame).")
     parse_level(level)
     definition = log.site.definition(table)

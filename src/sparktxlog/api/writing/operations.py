@@ -677,7 +677,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
                 not have.
             **options: Of the transaction.
         """
-        if merge_schema:
+        if flag_given(merge_schema, "merge_schema"):
             rows = self._merge_schema(OperationKind.APPEND, table, rows)
         with self.transaction(**options) as t:
             t.append(table, rows, on_duplicate=on_duplicate)
@@ -696,7 +696,7 @@ class Commits(ABC, Generic[RowsT, ColumnsT]):
         With `merge_schema` the table is changed first, see `append`; a column that the rows do not
         have is refused all the same, because its values would be lost.
         """
-        if merge_schema:
+        if flag_given(merge_schema, "merge_schema"):
             rows = self._merge_schema(OperationKind.UPSERT, table, rows)
         return self._commit(OperationKind.UPSERT, table, rows, options)
 

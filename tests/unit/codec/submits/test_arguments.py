@@ -6,11 +6,15 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparktxlog import Client, Column, InvalidNameError, TxLogError
+from sparktxlog.api.connect import TxLog, connect
+from sparktxlog.api.streams.foreach_batch import write_stream
 from sparktxlog.api.writing.operations import Operations
 from sparktxlog.codec.submits.arguments import (
     flag_given,
@@ -31,6 +35,8 @@ NOWHERE = "http://127.0.0.1:9"
 #: As programs without types call them.
 CLIENT: Any = Client
 COLUMN: Any = Column
+CONNECT: Any = connect
+STREAM: Any = write_stream
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,8 @@ def test_the_end_of_a_transaction_is_a_time_with_a_zone() -> None:
         ("name", lambda c: c.view(None)),
         ("name", lambda c: c.describe(5)),
         ("limit", lambda c: c.queue(limit="\ud800")),
+        ("merge_schema", lambda c: c.append("t", [], merge_schema="no")),
+        ("merge_schema", lambda c: c.upsert("t", [], merge_schema="no")),
         ("keys", lambda c: c.create_table("t", "id int", keys=None)),
         ("properties", lambda c: c.create_table("t", "id int", properties="a")),
         ("columns", lambda c: c.create_table("t", [COLUMN(name="id", type=None)])),
@@ -128,6 +136,32 @@ def test_the_end_of_a_transaction_is_a_time_with_a_zone() -> None:
 def test_a_call_names_its_argument(field: str, call: Callable[[Any], object]) -> None:
     with Client(NOWHERE, timeout=1) as client, pytest.raises(InvalidRequestError) as caught:
         call(client)
+    assert caught.value.fields["field"] == field and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("valid_until", lambda log: log.transaction(valid_until="2026-01-02")),
+        ("timeout", lambda log: log.transaction(timeout="5s")),
+        ("timeout", lambda log: log.batch(timeout="5s")),
+        ("timeout", lambda log: log.decision(str(uuid.uuid4()), timeout="5s")),
+        ("first_wins", lambda log: log.transaction(first_wins="no")),
+        ("level", lambda log: log.transaction(level=None)),
+        ("kind", lambda log: log.commit_many(None, table="t", kind=5, transaction="tx")),
+        ("merge_schema", lambda log: log.append("t", [], merge_schema="no")),
+        ("drop", lambda log: log.release_table("t", drop="no")),
+        ("mode", lambda log: STREAM(log, None, "t", 5)),
+        ("timeout", lambda log: CONNECT(log.site.spark, NOWHERE, timeout="5s")),
+        ("url", lambda log: CONNECT(log.site.spark, None)),
+        ("session", lambda log: CONNECT(log.site.spark, NOWHERE, session=5)),
+    ],
+)
+def test_a_call_of_a_session_names_its_argument(field: str, call: Callable[[Any], object]) -> None:
+    site: Any = SimpleNamespace(spark=None, link=None, timeout_s=1.0, close=lambda: None)
+    site.store, site.expressions, site.home = SimpleNamespace(root=Path()), None, None
+    with TxLog(site) as log, pytest.raises(InvalidRequestError) as caught:
+        call(log)
     assert caught.value.fields["field"] == field and caught.value.hint
 
 
