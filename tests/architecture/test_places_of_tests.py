@@ -215,6 +215,7 @@ ELSEWHERE = {
     "worker/replica/bucket_replica.py": "contract/test_lake_locks.py",
     "worker/replica/local_replica.py": "unit/worker/replica/test_applier.py",
     "worker/replica/source.py": "contract/test_log_source.py",
+    "worker/tables/commit_table_merge.py": "spark/worker/test_commit_table_merge.py",
     "worker/tables/row_upkeep.py": "spark/worker/test_maintenance.py",
     "worker/tables/table_adoption.py": "service/test_adoption.py",
     "worker/tables/twin_drafts.py": "spark/catalog/test_several_tables.py",
