@@ -700,13 +700,13 @@ class OutdatedError(InvariantViolation, code="outdated"):
     """Others hold what this node sent but does not have: its disk is an older image (P30)."""
 
 
-#: The innermost cause in a trace of Java is the last one.
 #: Errors of Delta about values, and those of Spark by their SQLSTATE: data exceptions.
 _WRONG_VALUE = re.compile(
     r"\[(?:DELTA_NOT_NULL_CONSTRAINT_VIOLATED|DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
     r"|DELTA_EXCEED_CHAR_VARCHAR_LIMIT|DELTA_CAST_OVERFLOW_IN_TABLE_WRITE)\] (.{1,300})"
     r"|\[[A-Z_.]+\] ([^\n]{1,300}) SQLSTATE: 22"
 )
+#: The innermost cause in a trace of Java is the last one.
 _CAUSED_BY = re.compile(r"^\s*Caused by: (?:[\w.$]+\.)?(\w+: .+)$", re.MULTILINE)
 
 
