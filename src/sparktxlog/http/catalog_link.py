@@ -25,9 +25,12 @@ from sparktxlog.codec.delta_catalog.catalog_requests import (
 from sparktxlog.codec.problems import ERROR_CLASSES
 from sparktxlog.errors import (
     LocalProtocolError,
+    NameTakenError,
     SlowRequestError,
+    StaleTimestampError,
     TransportError,
     TxLogError,
+    VersionConflictError,
 )
 from sparktxlog.http.link import Http
 from sparktxlog.model.ids import full_table_name
@@ -84,7 +87,8 @@ class CatalogLink(Http):
         """Make a staged table one of the log; asks again while its outcome is not known.
 
         Raises:
-            CommitStateUnknownError, TransportError: It is not known in time.
+            CommitStateUnknownError, TransportError: It is not known in time, or was refused after
+                an attempt that may have made it.
             TxLogError: It was not made (definite).
         """
         schema, _ = _parts(name)
@@ -100,8 +104,10 @@ class CatalogLink(Http):
             except TxLogError as error:
                 if not error.definite:
                     perhaps = error
-                elif perhaps is None or not _is_of_the_node(error):
+                elif perhaps is None or isinstance(error, _SETTLES):
                     raise
+                elif not _is_of_the_node(error):
+                    raise perhaps  # noqa: B904 - as below
                 over = time.monotonic() + _PAUSE_S > end
                 if over or (self._caller or self.closed).wait(_PAUSE_S):
                     raise perhaps  # noqa: B904 - the later error is its context
@@ -140,7 +146,7 @@ class CatalogLink(Http):
 
         Raises:
             VersionConflictError, StaleTimestampError: It lost (definite).
-            CommitStateUnknownError, TransportError: It is not known in time.
+            CommitStateUnknownError, TransportError: As `create`.
         """
         return self._until_known(_table(name), update, timeout_s)
 
@@ -161,6 +167,11 @@ class CatalogLink(Http):
         kind = ERROR_CLASSES.get(found.reason, TransportError)
         fields = {key: value for key, value in found.metadata.items() if key != "message"}
         return kind(problem.message, **fields)
+
+
+#: What says that an attempt before came to nothing, too.  Another refusal may be of this one only:
+#: the table has another name since, or the other attempt uses up what the client may.
+_SETTLES = (VersionConflictError, StaleTimestampError, NameTakenError)
 
 
 def _is_of_the_node(error: TxLogError) -> bool:

@@ -13,12 +13,15 @@ import pytest
 from sparktxlog.errors import (
     BusyError,
     LocalProtocolError,
+    ShareUsedUpError,
     SlowRequestError,
+    StagedCommitError,
     TransportError,
     TxLogError,
     UnauthorizedError,
     UnknownTableError,
     UnreachableError,
+    VersionConflictError,
 )
 from sparktxlog.http import catalog_link as module
 from sparktxlog.http.catalog_link import CatalogLink
@@ -67,8 +70,8 @@ def test_the_same_request_is_sent_until_its_outcome_is_known(
         bodies = answers(TransportError("broke"), TransportError("broke"))
         assert commit(link) == b"{}"
         assert bodies == [b'{"number":7}'] * 3
-        bodies = answers(TransportError("broke"), UnknownTableError("gone"))
-        with pytest.raises(UnknownTableError):
+        bodies = answers(TransportError("broke"), VersionConflictError("lost"))
+        with pytest.raises(VersionConflictError):
             commit(link)
         assert len(bodies) == 2
         answers(TransportError("broke"))
@@ -103,6 +106,29 @@ def test_what_may_have_happened_is_not_refused_by_a_node_that_is_away(
         with pytest.raises(type(later)):  # nothing was taken before
             commit(link)
         assert len(bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        UnknownTableError("renamed since"),
+        ShareUsedUpError("by the first attempt"),
+        StagedCommitError("its file went to its place"),
+    ],
+)
+def test_a_refusal_of_the_repeat_alone_leaves_the_outcome_unknown(
+    answers: Callable[..., list[bytes]], monkeypatch: pytest.MonkeyPatch, later: TxLogError
+) -> None:
+    """A definite error would let upkeep remove the files of a version that was made."""
+    monkeypatch.setattr(module, "_PAUSE_S", 0.01)
+    with closing(CatalogLink(URL)) as link:
+        bodies = answers(TransportError("broke"), later)
+        with pytest.raises(TransportError, match="broke") as caught:
+            commit(link)
+        assert not caught.value.definite and len(bodies) == 2
+        answers(later)
+        with pytest.raises(type(later)):
+            commit(link)
 
 
 @pytest.mark.parametrize("is_second", [True, False])
