@@ -18,8 +18,15 @@ from time import time
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
 from sparktxlog.delta.commit_files import files_of_commit
-from sparktxlog.delta.file_paths import may_be_data
-from sparktxlog.delta.log_files import TablePlace, newest_version, store_of
+from sparktxlog.delta.file_paths import files_of, may_be_data
+from sparktxlog.delta.log_files import (
+    TablePlace,
+    commits_among,
+    is_in_log,
+    newest_version,
+    store_of,
+)
+from sparktxlog.delta.log_state import LogState
 from sparktxlog.errors import StorageError, TxLogError
 from sparktxlog.model.tables.commit_table import commit_file_name
 
@@ -87,8 +94,10 @@ def _is_over(error: BaseException) -> bool:
     """Return whether what failed makes no version any more; if it made one, that is there."""
     one: BaseException | None = error
     while one is not None:
-        # Without Python the JVM goes on; a request to a bucket may be on its way still.
-        if not isinstance(one, Exception) or isinstance(one, (Py4JNetworkError, ConnectionError)):
+        # Without Python the JVM goes on; a request to a bucket, or to a disk of another machine,
+        # may be on its way still.
+        lost = (Py4JNetworkError, ConnectionError, TimeoutError)
+        if not isinstance(one, Exception) or isinstance(one, lost):
             return False
         if isinstance(one, StorageError) and not one.definite:
             return False
@@ -99,8 +108,10 @@ def _is_over(error: BaseException) -> bool:
 def remove_unnamed(table: TablePlace, version: int, since_s: float) -> int:
     """Remove files that were written since a moment and that no version names.
 
-    Who committed one did so after it was written, so only commits since then are read.  Nothing is
-    removed if there is another version by now: it may need them.
+    Who committed one did so after it was written, so of older versions only the newest is read.
+    Clocks may say something else: nothing is removed if the times of commits do not ascend, and
+    nothing that the newest version has, whenever it was written.  Nor is anything removed if there
+    is another version by now: it may need them.
 
     Args:
         table: Of a lake whose lock this process holds.
@@ -111,7 +122,7 @@ def remove_unnamed(table: TablePlace, version: int, since_s: float) -> int:
         How many bytes were freed.
 
     Raises:
-        CorruptLogError: A commit cannot be read; nothing was removed.
+        CorruptLogError: The log cannot be read; nothing was removed.
         StorageError: As `Store`; some may be removed.
     """
     if version < 0 or newest_version(table, version) != version:
@@ -119,7 +130,7 @@ def remove_unnamed(table: TablePlace, version: int, since_s: float) -> int:
     store = store_of(table)
     young = {one.key: one.size_bytes for one in store.list() if one.changed_s >= since_s}
     number = version
-    while commit_file_name(number) in young:
+    while young.pop(commit_file_name(number), None) is not None:
         for path in files_of_commit(table, number):
             young.pop(path, None)
         number -= 1
@@ -128,6 +139,12 @@ def remove_unnamed(table: TablePlace, version: int, since_s: float) -> int:
         for key, size in young.items()
         if key.endswith(_WRITTEN) and may_be_data(key, changes=True)
     }
+    older = commits_among(key.rpartition("/")[2] for key in young if is_in_log(key))
+    if not gone or older:
+        return 0
+    state = LogState.read(table, version)
+    for path in (*state.removed, *(one for add in state.adds.values() for one in files_of(add))):
+        gone.pop(path, None)
     checksums = map(_checksum, gone)  # Spark's own, on a disk
     store.remove([*gone, *(key for key in checksums if key in young)])
     return sum(gone.values())

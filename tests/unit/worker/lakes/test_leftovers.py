@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from time import time
 
@@ -71,6 +72,29 @@ def test_what_a_version_within_that_time_had_stays(table: Path) -> None:
     assert data(table) == named
 
 
+def dated(paths: Iterable[Path], age_s: float) -> None:
+    for path in paths:
+        os.utime(path, (time() - age_s,) * 2)
+
+
+def test_nothing_goes_that_the_table_has_whatever_the_clocks_say(table: Path) -> None:
+    """The files came with the time of another machine, which is ahead."""
+    named = data(table)
+    dated(named, -60.0)
+    dated((table / "_delta_log").iterdir(), 60.0)
+    put(table / "part-00000-x.snappy.parquet")
+    assert remove_unnamed(table, newest_version(table, 0), time() - 5.0) == len(b"a part")
+    assert data(table) == named
+
+
+def test_nothing_goes_after_a_clock_was_put_back(table: Path) -> None:
+    named = data(table) | {put(table / "part-00000-x.snappy.parquet")}
+    dated(table.rglob("*"), -3_600.0)
+    dated([table / "_delta_log" / "00000000000000000001.json"], 5.0)
+    assert remove_unnamed(table, 1, time()) == 0
+    assert data(table) == named
+
+
 def test_nothing_goes_once_somebody_committed(table: Path) -> None:
     left = put(table / "part-00000-x.snappy.parquet")
     assert remove_unnamed(table, newest_version(table, 0) - 1, 0.0) == 0
@@ -111,6 +135,7 @@ def test_what_a_write_left_goes_whatever_it_failed_for(table: Path, error: Excep
     [
         Py4JNetworkError("the JVM does not answer"),
         ConnectionRefusedError("nor does its port"),
+        TimeoutError("nor does the server of the disk"),
         StoreUnavailableError("no answer"),
         KeyboardInterrupt(),
     ],
