@@ -46,6 +46,7 @@ from sparktxlog.files.stores.store_failures import (
     missing,
     note_repeated,
     says_no_bucket,
+    says_no_way,
     status_of,
     was_repeated,
 )
@@ -73,8 +74,6 @@ MOST_COPIED = 5 << 30
 _ATTEMPTS = 5
 _LISTED_AT_ONCE = 1000
 _REMOVED_AT_ONCE = 1000
-#: Statuses by which servers refuse a request of a kind that they do not have.
-_UNKNOWN_WAY = (400, 405, 411, 501)
 #: For so many seconds after an answer of the bucket, nobody asks whether it is there.
 _SEEN_S = 10.0
 #: So many seconds a request may take, with its repetitions; then it hangs.
@@ -528,6 +527,7 @@ class BucketStore:
     def _first_that_is_refused(self) -> ObjectStore:
         assert self._copying_otherwise is not None
         source, target = tried = [f"{INCOMING}/{secrets.token_hex(16)}" for _ in range(2)]
+        overwrites, failure = False, StorageError("")
         try:
             for key in tried:
                 self._put_alone(key, b"tried")
@@ -536,14 +536,18 @@ class BucketStore:
                 copy = partial(obstore.copy, client, source, target, overwrite=False)
                 try:
                     self._ask(target, "copy to it", copy, raw=True)
+                    overwrites = True
                 except (AlreadyExistsError, PreconditionError):
                     return client
                 except (BaseError, FileNotFoundError) as error:
-                    if status_of(error) not in _UNKNOWN_WAY:
-                        raise failure_of(error, self.url_of(target), "copy to it") from None
+                    failure = failure_of(error, self.url_of(target), "copy to it")
+                    if not says_no_way(error):
+                        raise failure from None
         finally:
             with suppress(StorageError):  # the bucket's own rules remove them
                 self.remove(tried)
+        if not overwrites:
+            raise failure
         header = "If-None-Match: * of a copy"
         raise LyingStoreError(
             f"{self._url} cannot be trusted: a copy overwrites what is there: it ignores {header}, "

@@ -99,6 +99,9 @@ def _known(sign: str, error: type[StorageError], says: str, hint: str) -> _Known
 
 #: Codes of an answer, and the text of Google, that has none.
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "InvalidBucketName")
+#: Also 400, but that has many reasons, which its code says.
+_NO_WAY = (405, 411, 501)
+_NO_WAY_CODES = ("InvalidArgument", "InvalidRequest", "NotImplemented")
 _NO_BUCKET_OF_GOOGLE = "The specified bucket does not exist"
 #: Codes of a quota that is used up.
 _FULL = r"QuotaExceeded|StorageFull|InsufficientStorage"
@@ -238,6 +241,12 @@ def says_no_bucket(error: BaseException) -> bool:
     head = str(error).partition(_DEBUG)[0]
     code = _CODE.search(head)
     return (code is not None and code[1] in _NO_BUCKET) or _NO_BUCKET_OF_GOOGLE in head
+
+
+def says_no_way(error: BaseException) -> bool:
+    """Return whether a server refused a request because it does not have any of its kind."""
+    status, code = status_of(error), _CODE.search(str(error).partition(_DEBUG)[0])
+    return status in _NO_WAY or (status == 400 and code is not None and code[1] in _NO_WAY_CODES)
 
 
 def says_full(text: str) -> bool:

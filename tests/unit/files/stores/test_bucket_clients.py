@@ -85,6 +85,11 @@ _REPLACES, _KEEPS = True, False
         (_KEEPS, 1, "first"),
         (_REPLACES, 2, "second"),
         (GenericError("Server returned non-2xx status code: 501 Not Implemented"), 2, "second"),
+        (
+            GenericError("status code: 400 Bad: <Error><Code>InvalidArgument</Code></Error>"),
+            2,
+            "second",
+        ),
     ],
 )
 def test_the_way_that_keeps_the_condition_copies(
@@ -113,11 +118,22 @@ def test_a_server_that_overwrites_by_both_copies_nothing(monkeypatch: pytest.Mon
     assert [found.key for found in store.list()] == ["a"]
 
 
+def test_a_server_without_copies_does_not_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = GenericError("Server returned non-2xx status code: 501 Not Implemented")
+    store = Server(monkeypatch, absent, absent).store
+    store.create("a", b"1")
+    with pytest.raises(StorageError, match="501") as caught:
+        store.copy("a", "b")
+    assert not isinstance(caught.value, LyingStoreError)
+
+
 @pytest.mark.parametrize(
     "failure",
     [
         PermissionDeniedError("Server returned non-2xx status code: 403 Forbidden"),
         GenericError("Server returned non-2xx status code: 503 Slow Down"),
+        GenericError("status code: 400 Bad Request: <Error><Code>RequestTimeout</Code></Error>"),
+        GenericError("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>"),
     ],
 )
 def test_a_failure_says_nothing_of_the_condition(
