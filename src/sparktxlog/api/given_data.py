@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
 
 from sparktxlog.codec.arrow import arrow_schema, normal_type
 from sparktxlog.codec.arrow import columns_of as arrow_columns
 from sparktxlog.codec.submits.arguments import flag_given, text_given
-from sparktxlog.codec.submits.column_values import has_looked_at
 from sparktxlog.errors import InvalidRequestError, SchemaMismatchError
 from sparktxlog.lazy_arrow import has_arrow, load_arrow, pa
 from sparktxlog.model.tables.table import Column, TableDefinition
@@ -238,8 +237,10 @@ def arrow_table(rows: Any) -> pa.Table:
             # Arrow takes the numbers where they lie, and `df["n"] += 1` would change them later.
             found = pa.Table.from_pandas(rows.copy(), preserve_index=False)
             for index, field in enumerate(found.schema):
-                if rows.dtypes.iloc[index].kind == "O":
-                    check_times(field.name, field.type, rows.iloc[:, index].tolist())
+                dtype = rows.dtypes.iloc[index]
+                # Of categories, these are what the values are made of.
+                if str(getattr(getattr(dtype, "categories", None), "dtype", dtype)) == "object":
+                    check_times(field.name, field.type, rows.iloc[:, index])
             return found.replace_schema_metadata()
         return pa.RecordBatchReader.from_stream(rows).read_all()
     # Of pandas: a column named twice, a number that no type of Arrow holds.
@@ -265,36 +266,54 @@ def check_times(column: str, kind: pa.DataType, values: Iterable[Any]) -> None:
     Raises:
         InvalidRequestError: (definite).
     """
-    if not has_looked_at(kind):
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not _has_times(kind):
         return
     there, types = (value for value in values if value is not None), pa.types
     if types.is_struct(kind):
         dicts = [value for value in there if isinstance(value, Mapping)]
         for field in kind:
             check_times(column, field.type, (one.get(field.name) for one in dicts))
-    elif types.is_nested(kind):
-        lists = (value for value in there if isinstance(value, (list, tuple, set)))
+    elif types.is_nested(kind):  # lists, arrays of numpy, and what else has items to Arrow
+        lists = (value for value in there if isinstance(value, Iterable))
         check_times(column, kind.value_type, (item for one in lists for item in one))
     else:
         found = {_kind_of_time(value): value for value in there}
         found.pop("", None)
-        if len(found) > 1 or _FINE in found:
+        if len(found) > 1 or _FINE in found or _ZONED in found:
             shown = " and ".join(f"{name} ({value})" for name, value in found.items())
             raise InvalidRequestError(
                 f"column {column!r} has {shown}, of which Arrow would keep a part only",
-                hint="Give all of them in one form, to the microsecond: "
-                "frame[name] = pandas.to_datetime(frame[name], utc=True).dt.floor('us').",
+                hint="Give all of them in one form, to the microsecond, and times of a day without "
+                "a zone: frame[name] = pandas.to_datetime(frame[name], utc=True).dt.floor('us').",
                 field="rows",
                 column=column,
             )
 
 
-#: A time of pandas that has digits below a microsecond.
-_FINE = "nanoseconds"
+def _has_times(kind: pa.DataType) -> bool:
+    """Return whether a type that Arrow found has times in it.
+
+    Maps are none of Python: Arrow finds them in values of its own, which it takes as they are.
+    """
+    if pa.types.is_temporal(kind):
+        return True
+    if pa.types.is_map(kind):
+        return False
+    return any(_has_times(kind.field(index).type) for index in range(kind.num_fields))
+
+
+#: Times of pandas that have digits below a microsecond, and times of a day in a zone.
+_FINE, _ZONED = "nanoseconds", "times of a day with a zone"
 
 
 def _kind_of_time(value: object) -> str:
-    """Return which kind of date or time a value is, empty = none."""
+    """Return which kind of date or time a value is, empty = none that Arrow could change."""
+    if isinstance(value, timedelta):
+        return _FINE if getattr(value, "nanoseconds", 0) else ""
+    if isinstance(value, time):
+        return "" if value.tzinfo is None else _ZONED
     if not isinstance(value, date) or value != value:  # pandas has NaT for none
         return ""
     if not isinstance(value, datetime):

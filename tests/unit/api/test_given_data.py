@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -184,6 +185,11 @@ FINE = pd.Timestamp("2024-01-01 05:00:00.000000001")
         ([FINE], "nanoseconds"),
         ([[DAY], None, [DAY, NAIVE]], "dates"),
         ([{"a": {"b": DAY}}, {"a": {"b": NAIVE}}], "dates"),
+        ([np.array([DAY, NAIVE], dtype=object)], "dates"),
+        ([[np.array([NAIVE, AWARE], dtype=object)]], "times without a zone"),
+        ([{"a": DAY, "b": NAIVE}.values()], "dates"),
+        ([pd.Timedelta(1, unit="ns")], "nanoseconds"),
+        ([AWARE.timetz()], "times of a day with a zone"),
         ([2**64], "too large"),
     ],
 )
@@ -195,6 +201,32 @@ def test_objects_of_which_arrow_would_keep_a_part_are_refused(values: list[Any],
     assert caught.value.fields["field"] == "rows" and caught.value.hint
 
 
+def test_categories_keep_their_times_or_are_refused() -> None:
+    def frame(*values: object) -> pd.DataFrame:
+        kinds = pd.Index(values, dtype=object, tupleize_cols=False)
+        return pd.DataFrame({"c": pd.Categorical.from_codes([0, -1, 1], categories=kinds)})
+
+    assert arrow_table(frame(DAY, date(2024, 1, 2)))["c"].to_pylist()[:2] == [DAY, None]
+    for wrong in ((DAY, datetime(2024, 1, 2, 5)), ((DAY,), (DAY, NAIVE))):
+        with pytest.raises(InvalidRequestError, match="dates"):
+            arrow_table(frame(*wrong))
+
+
+def test_columns_of_pandas_that_have_arrows_types_are_taken_as_they_are() -> None:
+    fine = pa.timestamp("ns")
+    given = pa.table(
+        {
+            "m": pa.array([[("a", DAY)], None], pa.map_(pa.string(), pa.date32())),
+            "l": pa.array([[FINE.value], []], pa.list_(fine)),
+            "s": pa.array([{"at": FINE.value}, None], pa.struct([("at", fine)])),
+        }
+    )
+    frame = given.to_pandas(types_mapper=pd.ArrowDtype)
+    assert arrow_table(frame).equals(given)
+    frame["m"] = pd.Series([pa.scalar([("a", DAY)], given["m"].type), None], dtype=object)
+    assert arrow_table(frame).equals(given)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -204,6 +236,9 @@ def test_objects_of_which_arrow_would_keep_a_part_are_refused(values: list[Any],
         [{"a": DAY, "b": NAIVE, "c": [AWARE]}, None],
         [pd.Timestamp(NAIVE), NAIVE],
         [pd.NA, "x"],
+        [pd.NA, [DAY], [DAY, None]],
+        [AWARE.time(), None],
+        [pd.Timedelta(1, unit="us"), pd.NaT],
     ],
 )
 def test_objects_of_one_kind_are_taken(values: list[Any]) -> None:
