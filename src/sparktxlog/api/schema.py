@@ -151,17 +151,21 @@ def arrow_frame(
 
 
 def _as_spark_takes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without views, which polars has for texts, and as no piece of another one.
+    """Return a column without views, and as no piece of another one.
 
     PySpark takes neither: no nested column with NULLs of a slice, nor one without any piece.
     """
-    plain = _without_views(column.type)
-    if plain != column.type:
-        column = column.cast(plain)
-    if not pa.types.is_nested(plain):
+    column = without_views(column)
+    if not pa.types.is_nested(column.type):
         return column
-    pieces = column.chunks or [pa.array([], plain)]
-    return pa.chunked_array([pa.concat_arrays([piece]) for piece in pieces], plain)
+    pieces = column.chunks or [pa.array([], column.type)]
+    return pa.chunked_array([pa.concat_arrays([piece]) for piece in pieces], column.type)
+
+
+def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without views, which polars has for texts."""
+    plain = _without_views(column.type)
+    return column if plain == column.type else column.cast(plain)
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
@@ -179,6 +183,9 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
         return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
     if types.is_large_list(kind):
         return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
+    if types.is_fixed_size_list(kind):
+        field = kind.value_field.with_type(_without_views(kind.value_type))
+        return pa.list_(field, kind.list_size)
     return kind
 
 

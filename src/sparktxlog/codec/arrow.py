@@ -170,7 +170,8 @@ def ddl_type(kind: pa.DataType) -> str:
     Raises:
         SchemaMismatchError: Tables cannot hold the type without loss (definite).
     """
-    found = _simple_names().get(kind)
+    # Types of users need not have a hash.
+    found = None if isinstance(kind, pa.BaseExtensionType) else _simple_names().get(kind)
     if found is not None:
         return found
     types = pa.types

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.arrow_types import UserType
 
 from sparktxlog.codec.arrow import arrow_schema, arrow_type, columns_of, ddl_type, normal_type
 from sparktxlog.errors import SchemaMismatchError
@@ -129,6 +130,8 @@ def test_arrow_types_that_fit_are_taken(kind: pa.DataType, ddl: str) -> None:
         (pa.struct([pa.field("v", pa.binary(), metadata={b"variant": b"true"})]), "to_json"),
         (pa.decimal256(50, 3), "Known types"),
         (pa.struct([]), "Known types"),
+        (UserType(), "Known types"),
+        (pa.list_(UserType()), "Known types"),
     ],
 )
 def test_arrow_types_that_do_not_fit_say_what_to_do(kind: pa.DataType, advice: str) -> None:

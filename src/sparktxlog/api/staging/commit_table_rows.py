@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparktxlog.api.given_data import Rows, arrow_table, check_times, is_row_list
-from sparktxlog.api.schema import arrow_frame, ddl_of
+from sparktxlog.api.schema import arrow_frame, ddl_of, without_views
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import rows_to_arrow, to_json
@@ -57,11 +57,7 @@ def frame_of(
     try:
         frame = arrow_frame(spark, found, from_arrow_schema(found.schema, True))
     except (PySparkException, pa.ArrowException, ValueError) as error:
-        raise SchemaMismatchError(
-            f"Spark does not take rows for table {table!r}: {first_lines(error, 1)}",
-            hint="Cast the column to the type of the table's column.",
-            table=table,
-        ) from error
+        raise _not_taken(table, error) from error
     is_local = spark.conf.get("spark.sql.timestampType", None) != "TIMESTAMP_NTZ"
     known = {field.name.lower(): field.dataType for field in columns.fields}
     return frame.select(
@@ -88,9 +84,23 @@ def rows_of(rows: Rows, table: str, columns: T.StructType) -> pa.Table:
         found = _of_dicts(rows, table, wanted)
     else:
         found = _of_arrow(arrow_table(rows), table, wanted)
-    for name, column in zip(found.column_names, found.columns, strict=True):
-        check_column_values(table, name, column)
+    for field, column in zip(found.schema, found.columns, strict=True):
+        try:
+            from_arrow_schema(pa.schema([field]))
+        except PySparkException as error:
+            raise _not_taken(table, error, column=field.name, value=str(field.type)) from error
+        check_column_values(table, field.name, column)
     return found
+
+
+def _not_taken(table: str, error: Exception, **fields: str) -> SchemaMismatchError:
+    where = f" in column {fields['column']!r}" if fields else ""
+    return SchemaMismatchError(
+        f"Spark does not take rows for table {table!r}{where}: {first_lines(error, 1)}",
+        hint="Cast the column to the type of the table's column.",
+        table=table,
+        **fields,
+    )
 
 
 def _of_arrow(given: pa.Table, table: str, wanted: Mapping[str, pa.DataType | None]) -> pa.Table:
@@ -99,8 +109,9 @@ def _of_arrow(given: pa.Table, table: str, wanted: Mapping[str, pa.DataType | No
         kind = wanted.get(field.name.lower())
         if kind is not None:
             target = pa.field(field.name, _without_zones(kind, field.type))
-            column = fitting_column(table, column, target) or column
-        arrays.append(column)
+            fitting = fitting_column(table, column, target)
+            column = column if fitting is None else fitting
+        arrays.append(without_views(column))
     return pa.table(arrays, names=given.column_names)
 
 
@@ -137,7 +148,7 @@ def _column(table: str, name: str, values: list[Any], kind: pa.DataType | None) 
             inferred = pa.array(values)
             check_times(name, inferred.type, values)
             return inferred
-        except (pa.ArrowException, OverflowError, ValueError) as error:
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise SchemaMismatchError(
                 f"the values of {name!r} for table {table!r} have no common type: "
                 f"{first_lines(error, 1)}",

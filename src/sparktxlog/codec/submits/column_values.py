@@ -11,7 +11,6 @@ one, the distinct keys of the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import TypeAlias
 
 from sparktxlog.errors import InvalidRowsError
@@ -38,7 +37,7 @@ def check_column_values(
     Args:
         table: Name of the table.
         name: Of the column.
-        column: Its values; nested ones are looked at, too.
+        column: Its values, of a type that a table or Spark takes; nested ones are looked at, too.
         before: Rows before them, for the text.
         path: Of the staged file that has them, for the text.
 
@@ -68,7 +67,6 @@ def check_column_values(
     )
 
 
-@lru_cache(maxsize=4096)
 def has_looked_at(kind: pa.DataType) -> bool:
     """Return whether a type has times or maps in it."""
     if pa.types.is_dictionary(kind):
@@ -148,8 +146,12 @@ def _repeated_keys(keys: pa.Array, parents: pa.Array) -> Iterator[_Fault]:
 def _comparable(keys: pa.Array) -> Iterator[pa.Array]:
     """Yield columns that are equal where keys are equal to Spark, as -0.0 and 0.0 are."""
     types = pa.types
-    if types.is_floating(keys.type):
-        yield pc.add(keys, pa.scalar(0.0, keys.type))
+    if types.is_dictionary(keys.type):
+        yield from _comparable(keys.dictionary_decode())
+    elif types.is_floating(keys.type):  # Arrow adds and compares few numbers of 16 bits
+        yield pc.add(keys.cast(pa.float64()), pa.scalar(0.0))
+    elif types.is_decimal(keys.type):  # nor does it compare those of 32 and 64 bits
+        yield keys.cast(pa.decimal256(76, keys.type.scale))
     elif types.is_struct(keys.type):
         yield keys.is_valid()
         for field in keys.flatten():

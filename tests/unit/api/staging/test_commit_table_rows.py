@@ -6,10 +6,12 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
+from tests.support.arrow_types import UserType
 
 from sparktxlog.api.staging.commit_table_rows import rows_of
 from sparktxlog.errors import InvalidRequestError, InvalidRowsError, SchemaMismatchError
@@ -65,6 +67,62 @@ def test_a_map_that_has_a_key_twice_is_refused(column: str) -> None:
     with pytest.raises(InvalidRowsError, match="row 1 has the key 'a' twice") as caught:
         framed(pa.table({column: maps}))
     assert (caught.value.fields["table"], caught.value.fields["column"]) == ("facts", column)
+
+
+DAYS = pa.array([date(2024, 3, 31)])
+TWO = pa.array([0, 2], pa.int32())
+
+
+@pytest.mark.parametrize("column", ["at", "parts", "note", "unknown"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.RunEndEncodedArray.from_arrays([1], pa.array([NAIVE])),
+        pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [DAYS]),
+        pa.ListViewArray.from_arrays([0], [1], DAYS),
+        pa.ExtensionArray.from_storage(UserType(), pa.array(["a"])),
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16], pa.binary(16))),
+        pa.array([[(DAYS[0].as_py(), 1)]], pa.map_(pa.date64(), pa.int64())),
+        pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
+    ],
+    ids=lambda values: str(values.type)[:30],
+)
+def test_types_that_spark_does_not_take_are_refused(column: str, values: pa.Array) -> None:
+    with pytest.raises(SchemaMismatchError, match=f"in column '{column}'") as caught:
+        framed(pa.table({column: values}))
+    fields = caught.value.fields
+    assert (fields["table"], fields["column"]) == ("facts", column) and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "maps",
+    [
+        pa.MapArray.from_arrays(TWO, pa.array(["a", "b"]).dictionary_encode(), pa.array([1, 2])),
+        pa.array([[(1, 1), (2, 2)]], pa.map_(pa.decimal32(5, 1), pa.int64())),
+        pa.array([[(1, 1), (2, 2)]], pa.map_(pa.decimal64(12, 1), pa.int64())),
+    ],
+    ids=lambda maps: str(maps.type.key_type)[:20],
+)
+def test_keys_of_each_type_that_spark_takes_are_taken(maps: pa.Array) -> None:
+    assert framed(pa.table({"unknown": maps})).column(0).chunk(0).equals(maps)
+
+
+def test_no_rows_get_the_types_of_their_columns_too() -> None:
+    rows = framed(pa.table({"id": pa.array([], pa.uint8()).dictionary_encode()}))
+    assert rows.schema.field("id").type == pa.int32()
+
+
+def test_texts_and_bytes_of_polars_are_taken_in_a_new_column() -> None:
+    views = pa.array([[{"a": "x"}]], pa.list_(pa.struct([("a", pa.string_view())]), 1))
+    found = framed(pa.table({"unknown": views, "more": pa.array([b"x"], pa.binary_view())}))
+    assert found.schema.types == [pa.list_(pa.struct([("a", pa.string())]), 1), pa.binary()]
+    assert found.to_pylist() == [{"unknown": [{"a": "x"}], "more": b"x"}]
+
+
+def test_numbers_of_numpy_that_no_type_holds_are_refused_by_name() -> None:
+    with pytest.raises(SchemaMismatchError, match="no common type") as caught:
+        framed([{"unknown": date(2024, 3, 31)}, {"unknown": np.datetime64("2024-03-31T05")}])
+    assert caught.value.fields["column"] == "unknown"
 
 
 @pytest.mark.parametrize("values", [(1, "x"), (object(),), (2**70,), ("\ud800",)])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.arrow_types import UserType
 
 from sparktxlog.codec.submits.column_values import check_column_values, has_looked_at
 from sparktxlog.errors import InvalidRowsError
@@ -61,6 +63,33 @@ def test_a_map_that_has_a_key_twice(kind: pa.DataType, good: Any, wrong: Any, ke
     check(pa.array([wrong, good, None, wrong], kind).slice(1, 2))
 
 
+@pytest.mark.parametrize(
+    ("kind", "first", "second"),
+    [
+        (pa.decimal32(5, 1), 1, 2),
+        (pa.decimal64(12, 1), 1, 2),
+        (pa.decimal256(50, 1), 1, 2),
+        (pa.float16(), np.float16(0), np.float16(1)),
+        (pa.binary_view(), b"a", b"b"),
+    ],
+)
+def test_keys_of_types_that_arrow_seldom_compares(
+    kind: pa.DataType, first: Any, second: Any
+) -> None:
+    maps = pa.map_(pa.struct([("k", kind)]), pa.int32())
+    check(pa.array([[({"k": first}, 1), ({"k": second}, 1), ({"k": None}, 1)]], maps))
+    assert refused(pa.array([[], [({"k": first}, 1), ({"k": first}, 2)]], maps))["row"] == 1
+
+
+def test_keys_that_stand_in_a_dictionary() -> None:
+    def maps(*values: str) -> pa.Array:
+        keys = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(values))
+        return pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), keys, pa.array([1, 2]))
+
+    check(maps("a", "b"))
+    assert refused(maps("a", "a"))["value"] == "'a'"
+
+
 def test_entries_below_null_are_none() -> None:
     entries = pa.array(["a", "a"]), pa.array([1, 2], pa.int32())
     is_null = pa.array([True, False])
@@ -112,6 +141,7 @@ def test_other_columns_are_not_looked_at() -> None:
     plain = pa.struct([("n", pa.int64()), ("s", pa.list_(pa.string())), ("d", pa.decimal128(5, 2))])
     assert not has_looked_at(plain)
     assert has_looked_at(pa.list_(pa.struct([("n", pa.int64()), ("at", pa.date32())])))
+    assert not has_looked_at(UserType())  # has no hash
 
 
 def test_a_staged_file_is_named() -> None:
