@@ -28,7 +28,7 @@ from sparktxlog.api.schema import arrow_frame, ddl_of, without_views
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import rows_to_arrow, to_json
-from sparktxlog.codec.submits.column_values import check_column_values
+from sparktxlog.codec.submits.column_values import check_column_values, has_null_key
 from sparktxlog.codec.submits.validation import fitting_column
 from sparktxlog.errors import SchemaMismatchError, first_lines
 
@@ -87,7 +87,9 @@ def rows_of(rows: Rows, table: str, columns: T.StructType) -> pa.Table:
     for field, column in zip(found.schema, found.columns, strict=True):
         try:
             from_arrow_schema(pa.schema([field]))
-        except PySparkException as error:
+            if any(map(has_null_key, column.chunks)):
+                raise ValueError("a dictionary of keys of a map has NULL")
+        except (PySparkException, ValueError) as error:
             raise _not_taken(table, error, column=field.name, value=str(field.type)) from error
         check_column_values(table, field.name, column)
     return found

@@ -76,6 +76,27 @@ def has_looked_at(kind: pa.DataType) -> bool:
     return any(has_looked_at(kind.field(index).type) for index in range(kind.num_fields))
 
 
+def has_null_key(array: pa.Array) -> bool:
+    """Return whether keys of maps stand in a dictionary that has NULL.
+
+    No table takes such maps, and the casts of Arrow are not made for them.
+    """
+    kind, types = array.type, pa.types
+    if types.is_dictionary(kind):
+        return has_null_key(array.dictionary)
+    if types.is_map(kind):
+        inside, words = [array.keys, array.items], array.keys
+        while types.is_dictionary(words.type):
+            words = words.dictionary
+            if words.null_count:
+                return True
+    elif types.is_struct(kind):
+        inside = [array.field(index) for index in range(kind.num_fields)]
+    else:
+        inside = [array.values] if types.is_nested(kind) else []
+    return any(map(has_null_key, inside))
+
+
 def _faults(column: pa.ChunkedArray) -> Iterator[_Fault]:
     """Yield what is wrong in a column, each time with the value and the way out."""
     for chunk in column.chunks:

@@ -15,7 +15,11 @@ from sparktxlog.codec.arrow import arrow_schema, ddl_type, file_schema
 from sparktxlog.codec.containers.sections import check_size, read_section
 from sparktxlog.codec.partitions import check_partition_values
 from sparktxlog.codec.rows import check_columns, nearest, type_name
-from sparktxlog.codec.submits.column_values import check_column_values, has_looked_at
+from sparktxlog.codec.submits.column_values import (
+    check_column_values,
+    has_looked_at,
+    has_null_key,
+)
 from sparktxlog.errors import (
     InvalidNameError,
     InvalidRequestError,
@@ -345,6 +349,8 @@ def _cast(table: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArr
     given, wanted = column.type, field.type
     if given.equals(wanted):
         return column
+    if any(map(has_null_key, column.chunks)):
+        raise _wrong_type(table, given, field, "a dictionary of keys of a map has NULL", "")
     try:
         return _whole_cast(column, wanted)
     except pa.ArrowException as error:

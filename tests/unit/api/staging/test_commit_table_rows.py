@@ -107,6 +107,15 @@ def test_keys_of_each_type_that_spark_takes_are_taken(maps: pa.Array) -> None:
     assert framed(pa.table({"unknown": maps})).column(0).chunk(0).equals(maps)
 
 
+@pytest.mark.parametrize("column", ["parts", "unknown"])
+def test_null_in_a_dictionary_of_keys_is_refused(column: str) -> None:
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", "b", None]))
+    maps = pa.MapArray.from_arrays(TWO, keys, pa.array([1.0, 2.0]))
+    with pytest.raises(SchemaMismatchError, match="has NULL") as caught:
+        framed(pa.table({column: maps}))
+    assert caught.value.fields["column"] == column
+
+
 def test_no_rows_get_the_types_of_their_columns_too() -> None:
     rows = framed(pa.table({"id": pa.array([], pa.uint8()).dictionary_encode()}))
     assert rows.schema.field("id").type == pa.int32()

@@ -9,7 +9,11 @@ import pyarrow as pa
 import pytest
 from tests.support.arrow_types import UserType
 
-from sparktxlog.codec.submits.column_values import check_column_values, has_looked_at
+from sparktxlog.codec.submits.column_values import (
+    check_column_values,
+    has_looked_at,
+    has_null_key,
+)
 from sparktxlog.errors import InvalidRowsError
 
 NAN = float("nan")
@@ -88,6 +92,23 @@ def test_keys_that_stand_in_a_dictionary() -> None:
 
     check(maps("a", "b"))
     assert refused(maps("a", "a"))["value"] == "'a'"
+
+
+def test_null_in_a_dictionary_of_keys_is_found() -> None:
+    def keys(*words: str | None) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(words, pa.string()))
+
+    one = pa.array([0, 1], pa.int32())
+    for words, found in ((("a", "b"), False), (("a", None), True)):  # the second is no key
+        values = keys("a", None)
+        maps = pa.MapArray.from_arrays(one, keys(*words), values)
+        assert has_null_key(maps) is found
+        deep = pa.StructArray.from_arrays([pa.array([1]), maps], ["n", "m"])
+        below = pa.MapArray.from_arrays(one, pa.array(["x"]), deep)
+        assert has_null_key(pa.ListArray.from_arrays(one, below)) is found
+        assert has_null_key(pa.FixedSizeListArray.from_arrays(below, 1)) is found
+        assert has_null_key(pa.DictionaryArray.from_arrays(pa.array([0]), maps)) is found
+        assert not has_null_key(values)
 
 
 def test_entries_below_null_are_none() -> None:

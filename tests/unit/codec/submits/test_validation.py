@@ -419,3 +419,18 @@ def test_an_empty_text_is_refused_where_a_partition_takes_no_null() -> None:
     check_rows(parts, APPEND, pa.table({"p": ["a"], "id": pa.array([1], pa.int32())}))
     with pytest.raises(InvalidRowsError, match="'' is NULL in partition column 'p'"):
         check_rows(parts, APPEND, pa.table({"p": [""], "id": pa.array([1], pa.int32())}))
+
+
+def test_null_in_a_dictionary_of_keys_is_refused_before_arrow_casts_it() -> None:
+    table = TableDefinition(name="t", columns=(Column(name="m", type="map<string,int>"),))
+
+    def rows(*words: str | None) -> pa.Table:
+        keys = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array(words, pa.string()))
+        items = pa.array([1], pa.int32())
+        maps = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), keys, items)
+        return pa.table({"m": maps})
+
+    assert align_rows(table, APPEND, rows("a", "b")).to_pylist() == [{"m": [("a", 1)]}]
+    with pytest.raises(SchemaMismatchError, match="has NULL") as caught:
+        align_rows(table, APPEND, rows("a", None))
+    assert caught.value.fields["column"] == "m"
