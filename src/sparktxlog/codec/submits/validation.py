@@ -438,6 +438,8 @@ def _wrong_type(
     table: str, given: pa.DataType, field: pa.Field, reason: str, part: str
 ) -> SchemaMismatchError:
     shown, wanted = type_name(given)[:140], type_name(field.type)
+    if shown == wanted:  # in a form that a table does not take, such as a dictionary of lists
+        shown = str(given)[:140]
     where = f"{(field.name + part)[:300]}: " if part else ""
     return SchemaMismatchError(
         f"table {table!r}: column {field.name!r} is {shown}, expected {wanted}: {where}{reason}",

@@ -434,3 +434,10 @@ def test_null_in_a_dictionary_of_keys_is_refused_before_arrow_casts_it() -> None
     with pytest.raises(SchemaMismatchError, match="has NULL") as caught:
         align_rows(table, APPEND, rows("a", None))
     assert caught.value.fields["column"] == "m"
+
+
+def test_a_form_of_a_type_that_is_not_taken_is_shown_as_it_is() -> None:
+    lists = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([["a"]]))
+    table = TableDefinition(name="t", columns=(Column(name="l", type="array<string>"),))
+    with pytest.raises(SchemaMismatchError, match=r"is dictionary<.*, expected array<string>"):
+        align_rows(table, APPEND, pa.table({"l": lists}))
