@@ -155,36 +155,46 @@ def _as_spark_takes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
     PySpark takes neither: no nested column with NULLs of a slice, nor one without any piece.
     """
-    column = without_views(column)
+    column = as_spark_holds(column)
     if not pa.types.is_nested(column.type):
         return column
     pieces = column.chunks or [pa.array([], column.type)]
     return pa.chunked_array([pa.concat_arrays([piece]) for piece in pieces], column.type)
 
 
-def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without views, which polars has for texts."""
-    plain = _without_views(column.type)
+def as_spark_holds(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without views, which polars has for texts, and in microseconds.
+
+    Raises:
+        pyarrow.ArrowInvalid: A time has digits below, which Spark would drop.
+    """
+    plain = _type_in_spark(column.type)
     return column if plain == column.type else column.cast(plain)
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:
+def _type_in_spark(kind: pa.DataType) -> pa.DataType:
     types = pa.types
     if types.is_string_view(kind):
         return pa.string()
     if types.is_binary_view(kind):
         return pa.binary()
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if types.is_duration(kind) and kind.unit == "ns":
+        return pa.duration("us")
+    if types.is_time64(kind):
+        return pa.time64("us")
     if types.is_struct(kind):
         fields = [kind.field(number) for number in range(kind.num_fields)]
-        return pa.struct([field.with_type(_without_views(field.type)) for field in fields])
+        return pa.struct([field.with_type(_type_in_spark(field.type)) for field in fields])
     if types.is_map(kind):
-        return pa.map_(_without_views(kind.key_type), _without_views(kind.item_type))
+        return pa.map_(_type_in_spark(kind.key_type), _type_in_spark(kind.item_type))
     if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_without_views(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_type_in_spark(kind.value_type)))
     if types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_without_views(kind.value_type)))
+        return pa.large_list(kind.value_field.with_type(_type_in_spark(kind.value_type)))
     if types.is_fixed_size_list(kind):
-        field = kind.value_field.with_type(_without_views(kind.value_type))
+        field = kind.value_field.with_type(_type_in_spark(kind.value_type))
         return pa.list_(field, kind.list_size)
     return kind
 

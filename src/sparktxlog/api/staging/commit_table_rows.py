@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sparktxlog.api.given_data import Rows, arrow_table, check_times, is_row_list
-from sparktxlog.api.schema import arrow_frame, ddl_of, without_views
+from sparktxlog.api.schema import arrow_frame, as_spark_holds, ddl_of
 from sparktxlog.codec.arrow import arrow_type
 from sparktxlog.codec.lexer import quoted_name
 from sparktxlog.codec.rows import rows_to_arrow, to_json
@@ -84,15 +84,18 @@ def rows_of(rows: Rows, table: str, columns: T.StructType) -> pa.Table:
         found = _of_dicts(rows, table, wanted)
     else:
         found = _of_arrow(arrow_table(rows), table, wanted)
-    for field, column in zip(found.schema, found.columns, strict=True):
+    arrays = []
+    for name, column in zip(found.column_names, found.columns, strict=True):
         try:
-            from_arrow_schema(pa.schema([field]))
-            if any(map(has_null_key, column.chunks)):
+            plain = as_spark_holds(column)
+            from_arrow_schema(pa.schema([(name, plain.type)]))
+            if any(map(has_null_key, plain.chunks)):
                 raise ValueError("a dictionary of keys of a map has NULL")
-        except (PySparkException, ValueError) as error:
-            raise _not_taken(table, error, column=field.name, value=str(field.type)) from error
-        check_column_values(table, field.name, column)
-    return found
+        except (PySparkException, pa.ArrowException, ValueError) as error:
+            raise _not_taken(table, error, column=name, value=str(column.type)) from error
+        check_column_values(table, name, plain)
+        arrays.append(plain)
+    return pa.table(arrays, names=found.column_names)
 
 
 def _not_taken(table: str, error: Exception, **fields: str) -> SchemaMismatchError:
@@ -113,7 +116,7 @@ def _of_arrow(given: pa.Table, table: str, wanted: Mapping[str, pa.DataType | No
             target = pa.field(field.name, _without_zones(kind, field.type))
             fitting = fitting_column(table, column, target)
             column = column if fitting is None else fitting
-        arrays.append(without_views(column))
+        arrays.append(column)
     return pa.table(arrays, names=given.column_names)
 
 

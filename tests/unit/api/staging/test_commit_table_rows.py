@@ -116,6 +116,21 @@ def test_null_in_a_dictionary_of_keys_is_refused(column: str) -> None:
     assert caught.value.fields["column"] == column
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("ns"), pa.timestamp("ns", "UTC"), pa.duration("ns"), pa.time64("ns")]
+)
+def test_digits_below_a_microsecond_are_refused_in_a_new_column(kind: pa.DataType) -> None:
+    def lists(*numbers: int) -> pa.Table:
+        values = pa.array([list(numbers)], pa.list_(pa.int64())).cast(pa.list_(kind))
+        return pa.table({"unknown": values})
+
+    item = framed(lists(1000)).schema.field("unknown").type.value_type
+    assert item.unit == "us" and getattr(item, "tz", None) == getattr(kind, "tz", None)
+    with pytest.raises(SchemaMismatchError, match="would lose data") as caught:
+        framed(lists(1000, 1))
+    assert caught.value.fields["column"] == "unknown"
+
+
 def test_no_rows_get_the_types_of_their_columns_too() -> None:
     rows = framed(pa.table({"id": pa.array([], pa.uint8()).dictionary_encode()}))
     assert rows.schema.field("id").type == pa.int32()
