@@ -16,7 +16,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -153,6 +154,29 @@ class _Errand:
     def is_over(self) -> bool:
         """Whether a kept receipt is final: a late level may still be reached."""
         return self.ordered is not None and not (self.ordered.late and self.has_time())
+
+
+class Doubt:
+    """Why a node may have what is submitted: no refusal of a repeat is definite then."""
+
+    def __init__(self) -> None:
+        self._why: TxLogError | None = None
+
+    @contextmanager
+    def posting(self) -> Iterator[TxLogError | None]:
+        """Submit in this block, with what it gives as `doubt` (see `Nodes.submit`).
+
+        Only a definite error says that this call sent nothing.  Any other end leaves a doubt: an
+        interrupt, too.
+        """
+        before = self._why
+        self._why = CommitStateUnknownError("an earlier call was interrupted")
+        try:
+            yield before
+        except TxLogError as error:
+            self._why = before if error.definite else error
+            raise
+        self._why = CommitStateUnknownError("a node accepted it")
 
 
 class Nodes:

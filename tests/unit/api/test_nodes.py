@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from sparktxlog.api import nodes as module
-from sparktxlog.api.nodes import Nodes, submit_prepared
+from sparktxlog.api.nodes import Doubt, Nodes, submit_prepared
 from sparktxlog.codec.submits.transactions import PreparedOperation, PreparedTransaction
 from sparktxlog.errors import (
     BusyError,
@@ -426,3 +427,18 @@ def test_a_call_after_one_with_an_unknown_end_returns_what_the_log_has(
 ) -> None:
     link = script(a=[GONE, ORDERED])
     assert submit(link, doubt=UNKNOWN) == ORDERED
+
+
+def test_a_doubt_ends_by_nothing_that_comes_later() -> None:
+    doubt = Doubt()
+    told: list[TxLogError | None] = []
+    for end in (GONE, BROKEN, GONE, KeyboardInterrupt(), None, GONE):
+        with contextlib.suppress(TxLogError, KeyboardInterrupt), doubt.posting() as earlier:
+            told.append(earlier)
+            if end is not None:
+                raise end
+    with doubt.posting() as earlier:
+        told.append(earlier)
+    assert told[:4] == [None, None, BROKEN, BROKEN]
+    texts = [one.message for one in told[4:] if one is not None and not one.definite]
+    assert texts == ["an earlier call was interrupted", *["a node accepted it"] * 2]

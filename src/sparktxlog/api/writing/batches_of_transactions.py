@@ -7,6 +7,7 @@ Runs are submitted one after another, each while the next one is being encoded.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NotRequired, TypedDict, Unpack
@@ -14,7 +15,7 @@ from typing import NotRequired, TypedDict, Unpack
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.nodes import Doubt, Nodes
 from sparktxlog.api.schema import conform
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.staging.frame_staging import SignatureExpressions, with_lanes
@@ -32,7 +33,6 @@ from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.validation import align_rows
 from sparktxlog.errors import (
-    CommitStateUnknownError,
     CommittedNotAppliedError,
     InvalidRequestError,
     InvalidRowsError,
@@ -82,6 +82,8 @@ class GroupedBatch(Draft[GroupedReceipt]):
         self._operations: list[GroupedRows] = []
         #: Fixed by the first commit, including the ids.
         self._grouped: GroupedTransactions | None = None
+        #: Of its runs, by their first ids.
+        self._doubts: defaultdict[bytes, Doubt] = defaultdict(Doubt)
 
     def commit(self) -> GroupedReceipt:
         """Submit it and return the receipt; again, it returns the same one.
@@ -122,9 +124,8 @@ class GroupedBatch(Draft[GroupedReceipt]):
         )
         left = max(0.0, deadline - time.monotonic())
         try:
-            done = submit_runs(
-                site.link, runs, site.asked_level(self._level), left, waits=grouped.waits
-            )
+            level = site.asked_level(self._level)
+            done = submit_runs(site.link, runs, level, left, self._doubts, waits=grouped.waits)
         except TxLogError:
             site.forget_definitions(grouped.tables)
             raise
@@ -257,6 +258,7 @@ def submit_runs(
     runs: Iterable[EncodedRun],
     level: str,
     timeout_s: float,
+    doubts: defaultdict[bytes, Doubt],
     *,
     waits: bool = False,
 ) -> list[tuple[EncodedRun, Receipt]]:
@@ -266,6 +268,7 @@ def submit_runs(
     awaited at the end.
 
     Args:
+        doubts: Of the runs, by their first ids: an earlier call may have submitted them.
         waits: Runs wait for members or a group, and may be withdrawn after they were accepted: so
             each is posted once the one before was ordered.
 
@@ -282,11 +285,12 @@ def submit_runs(
             posted.append(run)
             yield run
 
-    def post(run: EncodedRun, level: str, doubt: TxLogError | None = None) -> Receipt:
-        left = max(0.0, deadline - time.monotonic())
-        return link.submit(
-            run.payload, run.transaction_id, is_run=True, level=level, timeout_s=left, doubt=doubt
-        )
+    def post(run: EncodedRun, level: str) -> Receipt:
+        left, first = max(0.0, deadline - time.monotonic()), run.transaction_id
+        with doubts[first].posting() as doubt:
+            return link.submit(
+                run.payload, first, is_run=True, level=level, timeout_s=left, doubt=doubt
+            )
 
     is_final = parse_level(level)[0] is Level.ACCEPTED
     first = "ordered" if waits and not is_final else "accepted"
@@ -294,5 +298,4 @@ def submit_runs(
     if is_final:
         return list(zip(posted, accepted, strict=True))
     # A repeated run gets the receipt of the first one, once that has reached the level.
-    taken = CommitStateUnknownError("a node accepted it")
-    return [(run, post(run, level, taken)) for run in posted]
+    return [(run, post(run, level)) for run in posted]

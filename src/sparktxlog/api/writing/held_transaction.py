@@ -321,8 +321,11 @@ class HeldTransaction(RequestTransaction):
             if self._only_read() or not is_recorded:
                 return Receipt.of_nothing(parse_level(self._level)[0])
         node, end = self._home(), time.monotonic() + self._seconds
+        with self._doubt.posting() as doubt:
+            return self._answered(node, end, doubt)
+
+    def _answered(self, node: Http, end: float, doubt: TxLogError | None) -> Receipt:
         pause = GrowingPause(*_PAUSES_S)
-        doubt: TxLogError | None = None
         while True:
             try:
                 found = self._answer(node, max(1.0, end - time.monotonic()))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sparktxlog.api.given_data import Columns, Rows, arrow_table, columns_given, is_row_list
-from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.nodes import Doubt, Nodes
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.codec.rows import to_json
 from sparktxlog.codec.submits.alterations import put_change
@@ -28,7 +28,7 @@ from sparktxlog.codec.submits.requests import (
     parse_level,
 )
 from sparktxlog.codec.submits.transactions import Session
-from sparktxlog.errors import InvalidRequestError, TxLogError
+from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.ids import (
     table_name,
     transaction_id_from_text,
@@ -80,6 +80,7 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
         self._valid_until = microseconds(options.valid_until)
         self._schemas: dict[str, int] = {}
         self._posted = False
+        self._doubt = Doubt()
 
     @property
     def id(self) -> str:
@@ -225,8 +226,6 @@ class Transaction(RequestTransaction):
         self._first_wins = flag_given(first_wins, "first_wins")
         self._operations: list[OperationRequest] = []
         self._is_nothing = True
-        #: Why a node may have taken it already.
-        self._doubt: TxLogError | None = None
 
     def _add(self, operation: OperationRequest, *, is_nothing: bool = False) -> None:
         self._takes_more()
@@ -237,7 +236,8 @@ class Transaction(RequestTransaction):
     def commit(self) -> Receipt:
         """Submit it and return the receipt; again, it returns the same one.
 
-        After an unknown outcome it may be called again: the id makes both one transaction.
+        After an unknown outcome or an interrupt it may be called again: the id makes both one
+        transaction.
 
         Raises:
             ConflictError: What it read or expected does not hold, or a table changed; again, it
@@ -248,12 +248,7 @@ class Transaction(RequestTransaction):
         """
         self._posted = True
         if self._receipt is None:
-            try:
-                self._receipt = self._submit()
-            except TxLogError as error:
-                if not error.definite:
-                    self._doubt = error
-                raise
+            self._receipt = self._submit()
         return self._receipt
 
     def hand_over(self) -> TransactionRequest | None:
@@ -308,12 +303,14 @@ class Transaction(RequestTransaction):
         request = self._request()
         if request is None:
             return Receipt.of_nothing(parse_level(self._level)[0])
-        return self._link.commit(
-            encode_request(request),
-            self._id,
-            level=self._level,
-            timeout_s=self._timeout_s,
-            after=self._read_position,
-            first_wins=self._first_wins,
-            doubt=self._doubt,
-        )
+        body = encode_request(request)
+        with self._doubt.posting() as doubt:
+            return self._link.commit(
+                body,
+                self._id,
+                level=self._level,
+                timeout_s=self._timeout_s,
+                after=self._read_position,
+                first_wins=self._first_wins,
+                doubt=doubt,
+            )

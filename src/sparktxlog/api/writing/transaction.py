@@ -20,6 +20,7 @@ from sparktxlog.api.given_data import (
     kept_rows,
 )
 from sparktxlog.api.long_steps import long_step
+from sparktxlog.api.nodes import Doubt
 from sparktxlog.api.schema import key_values, struct_of
 from sparktxlog.api.site_session import SiteSession
 from sparktxlog.api.spark_errors import errors_from_spark
@@ -127,8 +128,7 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         self._commits: tuple[StagedCommitRequest, ...] = ()
         #: Submitted: staged files are removed only after a definite error.
         self._submitted = False
-        #: Why a node may have taken it already.
-        self._doubt: TxLogError | None = None
+        self._doubt = Doubt()
         #: It was ordered and lost; that stays its outcome.
         self._lost: ConflictError | None = None
 
@@ -159,7 +159,8 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
     def commit(self) -> Receipt:
         """Submit it and return the receipt; again, it returns the same one.
 
-        After an unknown outcome it may be called again: the id makes both one transaction.
+        After an unknown outcome or an interrupt it may be called again: the id makes both one
+        transaction.
 
         Raises:
             ConflictError: What it read or expected does not hold; again, it is the same error,
@@ -224,9 +225,10 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         tables = {operation.table for operation in self._operations}
         self._is_repeat()  # later it would be found itself
         try:
-            receipt = self._site.submit(
-                transaction, self._level, self._timeout_s, self._first_wins, self._doubt
-            )
+            with self._doubt.posting() as doubt:
+                receipt = self._site.submit(
+                    transaction, self._level, self._timeout_s, self._first_wins, doubt
+                )
             self._discard_repeat(receipt)
             if any(operation.change is not None for operation in self._operations):
                 self._site.forget_definitions(tables)
@@ -234,7 +236,6 @@ class SparkTransaction(TransactionDraft[Rows, Columns]):
         except TxLogError as error:
             self._site.forget_definitions(tables)
             if not error.definite:  # it may have been accepted, and needs its files
-                self._doubt = error
                 raise
             self._drafts.withdraw()
             if not is_ordered(error):

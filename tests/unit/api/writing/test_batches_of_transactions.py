@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import pytest
 
-from sparktxlog.api.nodes import Nodes
+from sparktxlog.api.nodes import Doubt, Nodes
 from sparktxlog.api.writing import batches_of_transactions as module
 from sparktxlog.api.writing.batches_of_transactions import submit_runs
 from sparktxlog.errors import CommitStateUnknownError, UnreachableError
@@ -32,5 +33,11 @@ def test_a_run_that_was_accepted_is_not_refused_by_silence(monkeypatch: pytest.M
     monkeypatch.setattr(Http, "submit_once", submit_once)
     monkeypatch.setattr(module, "send_runs", lambda post, runs: [post(run) for run in runs])
     with pytest.raises(CommitStateUnknownError, match="may have been taken"):
-        submit_runs(Nodes(["http://a"], timeout_s=0.5), [_Run()], "ordered", 0.5)  # type: ignore[list-item]
+        submit_runs(
+            Nodes(["http://a"], timeout_s=0.5),
+            [_Run()],  # type: ignore[list-item]
+            "ordered",
+            0.5,
+            defaultdict(Doubt),
+        )
     assert answers[:2] == ["accepted", "ordered"]
