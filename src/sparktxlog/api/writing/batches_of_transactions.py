@@ -28,7 +28,7 @@ from sparktxlog.api.writing.rows_to_transactions import (
     GroupedTransactions,
     check_groups_by,
 )
-from sparktxlog.codec.submits.arguments import seconds_given
+from sparktxlog.codec.submits.arguments import kind_given, seconds_given
 from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.validation import align_rows
@@ -41,7 +41,7 @@ from sparktxlog.errors import (
 )
 from sparktxlog.model.ids import table_name
 from sparktxlog.model.tables.table import TableDefinition
-from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
+from sparktxlog.model.transactions.operation import OperationKind
 from sparktxlog.model.transactions.receipt import Level, Receipt
 from sparktxlog.worker.apply.signatures import LANE_COLUMNS
 
@@ -174,9 +174,9 @@ class GroupedBatch(Draft[GroupedReceipt]):
             UnknownTableError: The log has no such table (definite).
             SchemaMismatchError: The frame does not fit (definite).
             InvalidRowsError: NULL in the transaction column (definite).
+            InvalidRequestError: Another kind (definite).
         """
-        if kind not in ROW_KINDS:
-            raise InvalidRequestError(f"{kind.value} takes no rows")
+        kind = kind_given(kind)
         self._take_more(self._grouped is not None)
 
         def fetched(definition: TableDefinition) -> GroupedRows:

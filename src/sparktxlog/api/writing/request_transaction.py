@@ -94,7 +94,8 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
 
     def add(self, kind: OperationKind, table: str, rows: Rows) -> None:
         """Add an operation of a kind that carries rows."""
-        operation = OperationRequest(kind=kind_given(kind), table=table)
+        kind = kind_given(kind)
+        operation = OperationRequest(kind=kind, table=table)
         if is_row_list(rows):
             operation.rows = [to_json(row) for row in rows]
             count = len(operation.rows)

@@ -148,6 +148,8 @@ def test_a_call_names_its_argument(field: str, call: Callable[[Any], object]) ->
         ("timeout", lambda log: log.decision(str(uuid.uuid4()), timeout="5s")),
         ("first_wins", lambda log: log.transaction(first_wins="no")),
         ("level", lambda log: log.transaction(level=None)),
+        ("kind", lambda log: log.batch().add("bogus", "t", None, transaction="tx")),
+        ("kind", lambda log: log.batch().add("create_table", "t", None, transaction="tx")),
         ("kind", lambda log: log.commit_many(None, table="t", kind=5, transaction="tx")),
         ("merge_schema", lambda log: log.append("t", [], merge_schema="no")),
         ("drop", lambda log: log.release_table("t", drop="no")),
@@ -163,6 +165,16 @@ def test_a_call_of_a_session_names_its_argument(field: str, call: Callable[[Any]
     with TxLog(site) as log, pytest.raises(InvalidRequestError) as caught:
         call(log)
     assert caught.value.fields["field"] == field and caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["overwrite", OperationKind.OVERWRITE])
+def test_an_overwrite_by_no_rows_is_one_however_its_kind_is_given(kind: Any) -> None:
+    """It empties the table: what does nothing has no id."""
+    with Client(NOWHERE, timeout=1) as client:
+        t = client.transaction()
+        t.add(kind, "t", [])
+        request = t.hand_over()
+    assert request is not None and request.transaction_id == t.id
 
 
 @pytest.mark.parametrize("given", [None, 5, b"x" * 16, ["x"]])
