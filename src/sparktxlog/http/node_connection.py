@@ -30,6 +30,8 @@ from urllib.request import getproxies, proxy_bypass
 from sparktxlog.errors import ConfigError, PeerTimeoutError, TransportError, UnreachableError
 from sparktxlog.http.authorities import authorities, certificate_error
 
+#: Most seconds of one step: a socket counts them as milliseconds in 32 bits.
+_LONGEST_S = 2e6
 #: How a connection ends that the node closed; where TLS is spoken, writing meets the others.
 _ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
@@ -192,7 +194,7 @@ class NodeConnection:
             if by is not None:
                 line.set_tunnel(host, port or HTTPS_PORT, dict(by.headers))
         self._line = line
-        left = min(self._until - time.monotonic(), self._silence_s, self._connect_s)
+        left = min(self._until - time.monotonic(), self._silence_s, self._connect_s, _LONGEST_S)
         line.timeout = max(0.001, left)
         try:
             line.connect()
@@ -233,7 +235,7 @@ class NodeConnection:
         Raises:
             TimeoutError: None is left.
         """
-        left = min(self._until - time.monotonic(), self._silence_s)
+        left = min(self._until - time.monotonic(), self._silence_s, _LONGEST_S)
         if left <= 0:
             raise TimeoutError
         sock = line.sock  # None: the answer said that the connection ends with it

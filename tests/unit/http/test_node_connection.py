@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import threading
@@ -99,6 +100,19 @@ def test_it_is_kept_and_replaced_once_the_node_closed_it(serve: Serve) -> None:
             assert ask(connection).read(4) == b"body"
         assert len(server.requests) == 3
         assert not connection.overdue(time.monotonic() + 1e6)
+
+
+@pytest.mark.parametrize("total_s", [math.inf, 1e300, 2**32 / 1000 + 0.05])
+def test_a_request_without_an_end_waits_as_long_as_a_socket_can(
+    serve: Serve, total_s: float
+) -> None:
+    """It does not keep the time for connecting, nor what is left of too large a number."""
+    connection = NodeConnection(urlsplit(serve([GOOD]).url), connect_s=5.0)
+    with closing(connection):
+        assert ask(connection, total_s=total_s, silence_s=math.inf).read(4) == b"body"
+        assert connection._socket is not None
+        waits_s = connection._socket.gettimeout()
+    assert waits_s is not None and 86_400 < waits_s < 2**31 / 1000
 
 
 @pytest.fixture(scope="module")
