@@ -33,7 +33,7 @@ from sparktxlog.api.writing.operations import Commits, Isolation, made_for_newes
 from sparktxlog.api.writing.request_transaction import Transaction, TransactionOptions
 from sparktxlog.api.writing.rows_to_transactions import EncodedRun
 from sparktxlog.codec.containers.runs import RunLimits
-from sparktxlog.codec.submits.arguments import kind_given, whole_given
+from sparktxlog.codec.submits.arguments import is_whole, kind_given, whole_given
 from sparktxlog.codec.submits.condition_requests import is_conflict
 from sparktxlog.codec.submits.requests import (
     parse_level,
@@ -257,8 +257,8 @@ class Client(LogClient, Commits[Rows, Columns]):
                 for this run; field `accepted_transactions` counts those before it).
         """
         wanted = kind_given(kind)
-        whole_given(run_transactions, "run_transactions")
-        whole_given(connections, "connections")
+        run_transactions = whole_given(run_transactions, "run_transactions")
+        connections = whole_given(connections, "connections")
         level = level or self._level
         parse_level(level)
         timeout_s = self._seconds(timeout)
@@ -335,7 +335,7 @@ class Client(LogClient, Commits[Rows, Columns]):
         """
         load_arrow("client.background")
         parse_level(level or self._level)
-        if type(limit_bytes) is not int or limit_bytes < 1:
+        if not is_whole(limit_bytes):
             raise InvalidRequestError(
                 f"limit_bytes={limit_bytes!r} is no number of bytes",
                 hint="Give a whole number, such as 64 << 20.",
@@ -348,7 +348,7 @@ class Client(LogClient, Commits[Rows, Columns]):
             level=level or self._level,
             timeout_s=self._seconds(timeout),
             session=Session(session or str(uuid.uuid4()), rollback),
-            limit_bytes=limit_bytes,
+            limit_bytes=int(limit_bytes),
             limits=self._run_limits(),
         )
         self._backgrounds.append(made)

@@ -22,7 +22,13 @@ from typing import (
 from sparktxlog.api.given_data import columns_in, kept_rows, with_missing
 from sparktxlog.api.writing.retry import Parameters, Result, Retry
 from sparktxlog.api.writing.schema_merge import change_table_to_fit
-from sparktxlog.codec.submits.arguments import flag_given, mapping_given, text_given, texts_given
+from sparktxlog.codec.submits.arguments import (
+    flag_given,
+    is_whole,
+    mapping_given,
+    text_given,
+    texts_given,
+)
 from sparktxlog.codec.submits.mark_requests import participants_of
 from sparktxlog.codec.submits.requests import parse_level
 from sparktxlog.codec.submits.transactions import Rollback
@@ -471,7 +477,7 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
         self._check_is_told()
         table = table_name(table)
         expected = self._versions.get(table, version)
-        if type(version) is not int or version < 0 or version != expected:
+        if not is_whole(version, 0) or version != expected:
             raise InvalidRequestError(
                 f"table {table!r}: {version!r} is no version that it can have"
                 + ("" if version == expected else f", not {expected}, which is expected already"),
@@ -480,7 +486,7 @@ class TransactionDraft(Draft[Receipt], Operations[RowsT, ColumnsT]):
                 value=version,
             )
         if self._takes_more():
-            self._versions[table] = version
+            self._versions[table] = int(version)
 
     def _check_is_told(self) -> None:
         """Refuse a level at which a commit returns before its conditions are judged."""

@@ -17,7 +17,13 @@ from sparktxlog.api.nodes import Doubt, Nodes
 from sparktxlog.api.writing.operations import Isolation, NewTable, TransactionDraft
 from sparktxlog.codec.rows import to_json
 from sparktxlog.codec.submits.alterations import put_change
-from sparktxlog.codec.submits.arguments import flag_given, kind_given, microseconds, seconds_given
+from sparktxlog.codec.submits.arguments import (
+    flag_given,
+    is_whole,
+    kind_given,
+    microseconds,
+    seconds_given,
+)
 from sparktxlog.codec.submits.condition_requests import request_of_condition
 from sparktxlog.codec.submits.requests import (
     ColumnRequest,
@@ -161,7 +167,7 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
             InvalidNameError: A name is outside the allowed pattern (definite).
         """
         self._check_records_reads()
-        if type(position) is not int or position < 0 or not tables:
+        if not is_whole(position, 0) or not tables:
             raise InvalidRequestError(
                 f"tables {list(tables)} were read at {position!r}",
                 hint="Write t.read_at(position, 'orders', …), with a whole number from 0.",
@@ -170,7 +176,7 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
             )
         names = [table_name(table) for table in tables]
         self._takes_more()
-        self._record(position, names)
+        self._record(int(position), names)
 
     def expect_schema(self, table: str, schema_version: int) -> None:
         """Say for which schema version of a table the operations of the transaction are made.
@@ -188,7 +194,7 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
         """
         table = table_name(table).lower()
         expected = self._schemas.get(table, schema_version)
-        if type(schema_version) is not int or schema_version < 1 or schema_version != expected:
+        if not is_whole(schema_version) or schema_version != expected:
             raise InvalidRequestError(
                 f"table {table!r}: {schema_version!r} is no schema version that it can have"
                 + ("" if schema_version == expected else f", not {expected}"),
@@ -197,7 +203,7 @@ class RequestTransaction(TransactionDraft[Rows, Columns]):
                 value=schema_version,
             )
         self._takes_more()
-        self._schemas[table] = schema_version
+        self._schemas[table] = int(schema_version)
 
     def _takes_more(self) -> bool:
         self._take_more(self._posted)

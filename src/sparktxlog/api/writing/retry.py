@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from sparktxlog.codec.submits.arguments import seconds_given
+from sparktxlog.codec.submits.arguments import is_whole, seconds_given
 from sparktxlog.errors import ConflictError, InvalidRequestError, TxLogError
 
 Parameters = ParamSpec("Parameters")
@@ -45,7 +45,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         for field, value, is_good in (
-            ("attempts", self.attempts, type(self.attempts) is int and self.attempts >= 1),
+            ("attempts", self.attempts, is_whole(self.attempts)),
             ("timeout", self.timeout_s, seconds_given(self.timeout_s) > 0),
         ):
             if not is_good:

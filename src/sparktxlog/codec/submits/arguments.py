@@ -6,9 +6,10 @@ easily given for a number.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from numbers import Real
+from numbers import Integral, Real
 from typing import TypeVar
 
 from sparktxlog.errors import InvalidRequestError
@@ -19,14 +20,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_given(given: float, field: str = "timeout") -> float:
-    """Return seconds; negative ones are a deadline that has passed.
+    """Return seconds, no more than a thread can wait; negative ones are a deadline that has passed.
 
     Raises:
         InvalidRequestError: It is no number (definite).
     """
     if isinstance(given, Real) and not isinstance(given, bool) and given == given:
         try:
-            return float(given)
+            return min(float(given), threading.TIMEOUT_MAX)
         except OverflowError:
             pass
     raise InvalidRequestError(
@@ -37,14 +38,19 @@ def seconds_given(given: float, field: str = "timeout") -> float:
     )
 
 
+def is_whole(given: object, least: int = 1) -> bool:
+    """Whether it is a whole number from `least`, of NumPy too, and no bool."""
+    return isinstance(given, Integral) and not isinstance(given, bool) and int(given) >= least
+
+
 def whole_given(given: int, field: str) -> int:
     """Return a whole number from 1.
 
     Raises:
         InvalidRequestError: It is another value (definite).
     """
-    if type(given) is int and given >= 1:
-        return given
+    if is_whole(given):
+        return int(given)
     raise InvalidRequestError(
         f"{field}={_shown(given)} is no whole number from 1",
         hint="Give a number, such as 2.",

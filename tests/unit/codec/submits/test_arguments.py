@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sparktxlog import Client, Column, InvalidNameError, TxLogError
@@ -26,6 +29,7 @@ from sparktxlog.codec.submits.arguments import (
     texts_given,
     whole_given,
 )
+from sparktxlog.codec.submits.requests import encode_request
 from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.transactions.operation import OperationKind
 
@@ -42,9 +46,10 @@ STREAM: Any = write_stream
 @pytest.mark.parametrize(
     ("check", "good", "wrong"),
     [
-        (seconds_given, [0, 1.5, -1, Fraction(1, 2), float("inf")], ["5", None, True, 10**400]),
+        (seconds_given, [0, 1.5, -1, Fraction(1, 2), np.int64(5)], ["5", None, True, 10**400]),
         (seconds_given, [], [float("nan"), NOW, timedelta(seconds=1), b"5", [5]]),
-        (whole_given, [1, 8192], [0, -1, 1.0, True, "1", None, [1]]),
+        (whole_given, [1, 8192, np.int64(2)], [0, -1, 1.0, True, "1", None, [1], np.int64(0)]),
+        (whole_given, [], [np.True_, np.float64(2), float("inf")]),
         (flag_given, [True, False], ["no", 0, 1, None]),
         (text_given, ["", "x", "\U0001f600"], [b"x", None, 1, "\ud800", ["x"]]),
         (texts_given, [("a", "b"), ()], ["ab", b"ab", None, 5, [1], [None]]),
@@ -69,6 +74,30 @@ def test_what_an_argument_may_be(
         field = "kind" if takes_kinds else "it"
         assert error.definite and error.hint and error.message.startswith(field)
         assert error.fields["field"] == field and "value" in error.fields
+
+
+@pytest.mark.parametrize("given", [float("inf"), 1e300, 10**300])
+def test_a_time_without_end_is_one_that_threads_can_wait(given: float) -> None:
+    found = seconds_given(given)
+    assert 1e9 < found < given
+    assert threading.Lock().acquire(timeout=found)  # a time that is too long is an error
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    """As pandas has them, such as the versions in `log.tables()`."""
+    with Client(NOWHERE, timeout=1) as client:
+        t = client.transaction(isolation="serializable")
+        number: Any = np.int64(3)
+        t.expect_version("t", number)
+        t.expect_schema("t", number)
+        t.read_at(number, "u")
+        t.append("t", [{"id": 1}])
+        assert client.retry(attempts=number).attempts == 3
+        request = t.hand_over()
+    assert request is not None
+    sent = json.loads(encode_request(request))
+    assert sent["operations"][0]["schema_version"] == 3
+    assert sent["conditions"] == {"read_position": 3, "reads": ["u"], "versions": {"t": 3}}
 
 
 def test_the_end_of_a_transaction_is_a_time_with_a_zone() -> None:
