@@ -45,6 +45,7 @@ from sparktxlog.errors import (
     CommitStateUnknownError,
     InvalidRequestError,
     LocalProtocolError,
+    NotMemberError,
     OversizeError,
     TransactionNotOpenError,
     TransportError,
@@ -332,7 +333,7 @@ class HeldTransaction(RequestTransaction):
             except TxLogError as error:
                 if not error.definite:
                     doubt = error
-                elif doubt is not None and self._is_of_another(error):
+                elif doubt is not None and self._knows_nothing(error):
                     return self._asked_elsewhere(doubt)
                 elif not isinstance(error, UnreachableError) and error.http_status != 503:
                     raise  # the node refuses it, and knows of no earlier attempt
@@ -367,15 +368,15 @@ class HeldTransaction(RequestTransaction):
         answer = node.request("POST", path, body=b"", query=query, timeout_s=left_s)
         return msgspec.json.decode(answer, type=Receipt)
 
-    def _is_of_another(self, error: TxLogError) -> bool:
-        """Return whether a node lost its disk since, and knows nothing of an earlier attempt."""
-        if not isinstance(error, TransactionNotOpenError):
-            return False
-        return self._incarnation not in (None, error.fields.get("incarnation"))
+    def _knows_nothing(self, error: TxLogError) -> bool:
+        """Return whether a node did not look for an earlier attempt, or lost its disk since."""
+        if isinstance(error, TransactionNotOpenError):
+            return self._incarnation not in (None, error.fields.get("incarnation"))
+        return isinstance(error, TransportError) and not isinstance(error, UnreachableError)
 
     def _asked_elsewhere(self, doubt: TxLogError) -> Receipt:
         """Return the receipt that another node has."""
-        with suppress(TransportError):
+        with suppress(TransportError, NotMemberError):
             found = self._link.find(self._id, _ROLLBACK_S)
             if found is not None and found.position is not None:
                 return committed(found)

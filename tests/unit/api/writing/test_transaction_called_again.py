@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
@@ -20,10 +21,12 @@ from sparktxlog.codec.submits.transactions import Session
 from sparktxlog.errors import (
     CommitStateUnknownError,
     NotFoundError,
+    NotMemberError,
     StaleSchemaError,
     TransactionNotOpenError,
     TransportError,
     TxLogError,
+    UnauthorizedError,
     UnreachableError,
 )
 from sparktxlog.http.link import Http
@@ -167,31 +170,27 @@ def test_each_run_of_a_batch_has_its_own_doubt(link: Link, tmp_path: Path) -> No
 @pytest.mark.parametrize("end", [TransportError("the answer was lost"), KeyboardInterrupt()])
 @pytest.mark.parametrize(
     "silence",
-    [UnreachableError("nobody"), TransactionNotOpenError("not open", incarnation=2)],
+    [
+        UnreachableError("nobody"),
+        UnauthorizedError("another token"),
+        TransactionNotOpenError("not open", incarnation=2),
+    ],
 )
 def test_silence_does_not_end_the_doubt_of_a_held_transaction(
     end: BaseException, silence: TxLogError, link: Link
 ) -> None:
-    """Its node is away, or lost its disk, once it is asked again."""
+    """Its node is away, does not look, or lost its disk; the others know nothing yet."""
     client = Client("http://127.0.0.1:1")
     client._link = nodes = link  # type: ignore[assignment]
     t = client.open_transaction(timeout=0.01)
     node: Any = SimpleNamespace()
     t._node, t._incarnation = node, 1
-    nodes.find = lambda *_: None  # type: ignore[attr-defined]
-
-    def failing(error: BaseException) -> Callable[..., Any]:
-        def request(*_: Any, **__: Any) -> bytes:
-            raise error
-
-        return request
-
-    node.request = failing(silence)
-    with pytest.raises(type(silence)):
-        t.commit()
-    node.request = failing(end)
-    with pytest.raises((CommitStateUnknownError, KeyboardInterrupt)):
-        t.commit()
-    node.request = failing(silence)
-    with pytest.raises(CommitStateUnknownError, match="may have been committed"):
-        t.commit()
+    nodes.find = Mock(side_effect=NotMemberError("joining"))  # type: ignore[attr-defined]
+    for answer, found in (
+        (silence, type(silence)),
+        (end, (CommitStateUnknownError, KeyboardInterrupt)),
+        (silence, CommitStateUnknownError),
+    ):
+        node.request = Mock(side_effect=answer)
+        with pytest.raises(found):
+            t.commit()
