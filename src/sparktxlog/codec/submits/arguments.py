@@ -6,7 +6,6 @@ easily given for a number.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from numbers import Integral, Real
@@ -16,6 +15,8 @@ from sparktxlog.errors import InvalidRequestError
 from sparktxlog.model.transactions.operation import ROW_KINDS, OperationKind
 
 Given = TypeVar("Given")
+#: 46 days: a thread can wait so long on every system.
+_LONGEST_S = 4e6
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -27,7 +28,7 @@ def seconds_given(given: float, field: str = "timeout") -> float:
     """
     if isinstance(given, Real) and not isinstance(given, bool) and given == given:
         try:
-            return min(float(given), threading.TIMEOUT_MAX)
+            return min(float(given), _LONGEST_S)
         except OverflowError:
             pass
     raise InvalidRequestError(

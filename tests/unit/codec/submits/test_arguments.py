@@ -79,7 +79,7 @@ def test_what_an_argument_may_be(
 @pytest.mark.parametrize("given", [float("inf"), 1e300, 10**300])
 def test_a_time_without_end_is_one_that_threads_can_wait(given: float) -> None:
     found = seconds_given(given)
-    assert 1e9 < found < given
+    assert 30 * 86_400 < found < given
     assert threading.Lock().acquire(timeout=found)  # a time that is too long is an error
 
 
