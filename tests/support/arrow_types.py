@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 
-class UserType(pa.ExtensionType):
+class UserType(pa.ExtensionType):  # type: ignore[misc]
     """Texts with a name; such a type has no hash."""
 
     def __init__(self) -> None:
