@@ -235,3 +235,32 @@ def test_what_stays_of_a_feed_is_whole(
     last = story.place.last_page()
     assert last is not None and last.last == story.log.end.position
     assert last.log_id == IDENTITY.log_id
+
+
+def test_a_feed_that_goes_on_from_an_image_lacks_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log was shortened, an image leads over the hole, and nothing is ordered after it."""
+    monkeypatch.setattr(shipping, "HttpLogSource", Source)
+    story = Story(0, tmp_path, monkeypatch)
+
+    def ship() -> None:
+        feed(story.place, ["http://node"], threading.Event(), once=True)
+        assert check_feed(story.place).damaged == []
+
+    story.log.page(2)
+    ship()
+    fed = story.place.last_page()
+    page = story.log.page(2)
+    Source.kept_after = page.last
+    lake = Lake(tmp_path / "lake")
+    lake.append((1, "x"))
+    lake.position = page.last - 1
+    lake.record(chain_hash=page.to_hash)
+    back_up_replica(lake.path, story.place.images, name="i1")
+    ship()
+    assert story.place.last_page() == fed
+    story.log.page(1)
+    ship()
+    last = story.place.last_page()
+    assert last is not None and (last.begins_at, last.last) == ("i1", story.log.end.position)

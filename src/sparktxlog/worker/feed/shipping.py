@@ -215,8 +215,12 @@ class _Shipper:
             info = self._source.document("/v1/info")
             knows = info["phase"] in _ORDERS and info["restricted"] is None
             is_end = info["position"] == position and knows
-        seen = Seen(at=at, node_id=node_id, position=position, published=published, is_end=is_end)
-        self._writer.note(seen)
+        # A part that begins at an image has no page yet, so the feed has not reached its position.
+        if self._begins_at in ("", LOG_BEGINNING):
+            seen = Seen(
+                at=at, node_id=node_id, position=position, published=published, is_end=is_end
+            )
+            self._writer.note(seen)
         self._tell(self.done)
 
     # -- where it begins, or goes on ---------------------------------------------------------------
